@@ -2,13 +2,25 @@
 //! can have effects: neither is what a path to a file means.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 /// Opens a regular file, without waiting.
 pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     open_with(options, 0, path)
+}
+
+/// Opens a regular file for reading, without waiting.
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    open(OpenOptions::new().read(true), path)
+}
+
+/// Reads a regular file.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_to_read(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Like [`open`], with further flags of `open(2)`.

@@ -8,8 +8,9 @@ use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic, Source};
 use umiak_core::formats::document;
 use umiak_core::formats::settings::{self, Settings};
+use umiak_sys::regular;
 
-/// The document of a path; `-` is standard input.
+/// The document of a path; `-` is standard input. A pipe is read too: `umiak run <(generate)`.
 pub(super) fn read(path: &Path) -> Result<Source, Diagnostic> {
     let name = name(path);
     let result = if is_stdin(path) { bytes(std::io::stdin().lock()) } else { File::open(path).and_then(bytes) };
@@ -39,7 +40,7 @@ pub(super) fn settings(document: &Path) -> Result<Settings, (PathBuf, Vec<Diagno
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")))
         .map(|folder| folder.join("umiak/config.toml"));
     for path in std::iter::once(beside.join("umiak.toml")).chain(own) {
-        match File::open(&path).and_then(bytes) {
+        match regular::open_to_read(&path).and_then(bytes) {
             Ok(bytes) => {
                 debug!(file = ?path, "settings read");
                 let source = document::decode(&name(&path), &bytes).map_err(|error| (path.clone(), vec![error]))?;

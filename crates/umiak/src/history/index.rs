@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use umiak_core::facts::Outcome;
 use umiak_core::model::replica_parts;
 use umiak_core::status::{State, Status};
+use umiak_sys::regular;
 
 use super::run_dir::{ids, replace};
 use super::{Error, Home, RunDir, RunId, journal, tidy};
@@ -136,7 +137,7 @@ impl IndexEntry {
         }
         // The plan is read leniently: unexpected values are ignored.
         let plan: serde_json::Value =
-            fs::read(run.plan()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+            regular::read(&run.plan()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
         if let Some(labels) = plan["job"]["labels"].as_object() {
             let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             entry.labels = labels.iter().map(|(name, value)| (name.clone(), text(value))).collect();
@@ -184,7 +185,8 @@ pub fn append(home: &Home, entry: &IndexEntry) -> Result<(), Error> {
     let mut line = serde_json::to_vec(entry).expect("an entry is JSON");
     line.push(b'\n');
     let path = home.index();
-    let written = File::options().append(true).create(true).mode(0o600).open(&path).and_then(|mut file| {
+    let opened = regular::open(File::options().append(true).create(true).mode(0o600), &path);
+    let written = opened.and_then(|mut file| {
         // An incomplete line of another process must not corrupt ours.
         if !ends_a_line(&path)? {
             line.insert(0, b'\n');
@@ -195,7 +197,7 @@ pub fn append(home: &Home, entry: &IndexEntry) -> Result<(), Error> {
 }
 
 fn ends_a_line(path: &std::path::Path) -> io::Result<bool> {
-    let mut file = File::open(path)?;
+    let mut file = regular::open_to_read(path)?;
     if file.metadata()?.len() == 0 {
         return Ok(true);
     }
@@ -212,7 +214,7 @@ pub fn highest(home: &Home) -> Option<RunId> {
         run: Option<RunId>,
         highest: Option<RunId>,
     }
-    let mut file = File::open(home.index()).ok()?;
+    let mut file = regular::open_to_read(&home.index()).ok()?;
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
     let mut bytes = Vec::new();
@@ -231,7 +233,7 @@ struct Read {
 
 fn read(home: &Home) -> Result<Read, Error> {
     let path = home.index();
-    let bytes = match fs::read(&path) {
+    let bytes = match regular::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Read::default()),
         Err(source) => return Err(Error::Home { doing: "read", path, source }),

@@ -190,10 +190,10 @@ impl RunDir {
         replace(&self.supervisor(), &text)
     }
 
-    /// Returns the current or last supervisor of the run; `None` if it is not recorded, or not readable by this
-    /// version.
+    /// Returns the current or last supervisor of the run; `None` if it is not recorded, not a regular
+    /// file, or not readable by this version.
     pub fn read_supervisor(&self) -> Option<Supervisor> {
-        serde_json::from_slice(&fs::read(self.supervisor()).ok()?).ok()
+        serde_json::from_slice(&umiak_sys::regular::read(&self.supervisor()).ok()?).ok()
     }
 }
 

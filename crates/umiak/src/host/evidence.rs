@@ -33,7 +33,7 @@ fn error_of(path: &Path) -> Option<Vec<u8>> {
 
 /// The rank may have replaced its files.
 fn open(path: &Path) -> Option<File> {
-    regular::open(File::options().read(true), path).ok()
+    regular::open_to_read(path).ok()
 }
 
 /// The last lines before `end`, for a quick check.

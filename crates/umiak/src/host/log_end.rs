@@ -14,7 +14,7 @@ const LOOKED_AT: u64 = 16 << 10;
 
 /// Returns the current end of an attempt's output.
 pub(crate) fn read(log: &Log, rotates: bool) -> io::Result<LogEnd> {
-    let file = regular::open(File::options().read(true), &log.path)?;
+    let file = regular::open_to_read(&log.path)?;
     let at = file.metadata()?.len();
     let rotated = if rotates { logger::numbers(&log.path).last().copied().unwrap_or(0) } else { log.rotated };
     // A file that was begun by rotation is the attempt's from its first byte.

@@ -163,7 +163,7 @@ impl Follow {
             return &[];
         }
         if self.file.is_none() {
-            self.file = File::open(&self.log.path).ok();
+            self.file = umiak_sys::regular::open_to_read(&self.log.path).ok();
         }
         let Some(file) = &self.file else { return &[] };
         let count = read_at(file, buffer, self.log.start + self.sent).unwrap_or(0);

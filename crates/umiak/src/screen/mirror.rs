@@ -249,7 +249,7 @@ impl Mirrors {
 
 /// The rank may have replaced its log.
 fn open(path: &Path) -> io::Result<File> {
-    regular::open(File::options().read(true), path)
+    regular::open_to_read(path)
 }
 
 impl Mirror {

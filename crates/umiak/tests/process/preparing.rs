@@ -11,6 +11,7 @@ use umiak_testkit::suite::Suite;
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("preparing::special_files_are_refused", &[], special_files)
+        .test("preparing::pipes_in_the_place_of_files_do_not_block", &[], pipes)
         .test("preparing::signals_are_heard_while_a_path_hangs", &[], signals)
         .test("preparing::a_path_that_hangs_is_named", &[], named)
         .test("preparing::messages_are_coloured_and_plain", &[], coloured)
@@ -41,6 +42,35 @@ fn special_files() {
             outcome.expect_err(&format!("it is {kind}, not a regular file"));
             assert_eq!(sandbox.read_if_there("state/runs/run-000001/journal.jsonl"), None);
         }
+    }
+}
+
+fn make_pipe(path: &Path) {
+    let _ = std::fs::remove_file(path);
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+fn pipes() {
+    let sandbox = Sandbox::new();
+    sandbox.write("job.yaml", JOB.replace("sleep 60", "echo hello"));
+    sandbox.umiak(["run", "job.yaml"]).finish().expect_code(0);
+    let run = sandbox.path().join("state/runs/run-000001");
+    // Views do without these files.
+    for name in ["supervisor.json", "plan.json"] {
+        make_pipe(&run.join(name));
+        for command in ["show 1", "explain 1", "ls", "wait 1", "logs 1", "events 1"] {
+            sandbox.umiak(command.split(' ')).finish().expect_code(0);
+        }
+    }
+    sandbox.umiak(["retry", "--all", "1"]).finish().expect_err("plan.json` cannot be read").expect_err("it is a named pipe");
+    make_pipe(&run.join("tasks/trainer-0/attempt-1/log"));
+    sandbox.umiak(["logs", "1"]).finish().expect_err("it is a named pipe");
+    make_pipe(&sandbox.path().join("state/index.jsonl"));
+    sandbox.umiak(["ls"]).finish().expect_err("index.jsonl").expect_err("it is a named pipe");
+    make_pipe(&sandbox.path().join("umiak.toml"));
+    for command in ["lint job.yaml", "run job.yaml", "plan job.yaml"] {
+        let outcome = sandbox.umiak(command.split(' ')).finish();
+        outcome.expect_code(2).expect_err("`umiak.toml` cannot be read").expect_err("it is a named pipe");
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use umiak_core::diag::Diagnostic;
+use umiak_sys::regular;
 use umiak_sys::wait::read_at;
 use umiak_sys::watch::Watch;
 
@@ -168,7 +169,7 @@ fn begin<'a>(
 impl Live {
     /// Opens the file once it exists. An error is shown once, and opening is tried again.
     fn open(&mut self, path: &Path) -> Option<File> {
-        match File::open(path) {
+        match regular::open_to_read(path) {
             Ok(file) => Some(file),
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound && !std::mem::replace(&mut self.told, true) {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, LogEnd, PlannedReplica};
 use umiak_sys::logger;
+use umiak_sys::regular;
 use umiak_sys::wait::{fill_at, read_at};
 
 use crate::cli::runs::talk;
@@ -209,7 +210,7 @@ impl Source {
         let mut opened = Vec::new();
         for part in &self.parts {
             let fail = |error: io::Error| unreadable(&self.replica, self.attempt, &part.path, &error);
-            let file = match File::open(&part.path) {
+            let file = match regular::open_to_read(&part.path) {
                 // Removed by rotation in the meantime; later files still exist.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && opened.len() + 1 < self.parts.len() => {
                     continue;

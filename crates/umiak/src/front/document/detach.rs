@@ -139,7 +139,7 @@ fn spawn(
     input: &[u8],
     lost: impl FnOnce(Lost) -> Diagnostic,
 ) -> Result<(Vec<Diagnostic>, Option<RunId>), NotBegun> {
-    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(log);
+    let file = umiak_sys::regular::open(OpenOptions::new().create(true).append(true).mode(0o600), log);
     let file = file.map_err(|error| crate::history::cannot_write(log, &error))?;
     command.envs(crate::log::inherited()).stdout(Stdio::piped()).stderr(file);
     let mut child = umiak_sys::helper::in_own_session(&mut command)

@@ -115,7 +115,7 @@ fn read_versioned<T: DeserializeOwned>(run: &RunDir, path: &Path, known: u32) ->
     struct Head {
         v: u32,
     }
-    let bytes = match std::fs::read(path) {
+    let bytes = match umiak_sys::regular::read(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         read => read.map_err(|error| {
             let message = format!("`{}` cannot be read", path.display());

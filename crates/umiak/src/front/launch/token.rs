@@ -1,6 +1,5 @@
 //! The secret that nodes share, and notices about it.
 
-use std::fs::OpenOptions;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -43,7 +42,7 @@ fn read(path: &Path) -> Result<(Token, u32), Diagnostic> {
             .row("reason", reason)
     };
     let unreadable = |error: std::io::Error| wrong(&error.to_string());
-    let file = umiak_sys::regular::open(OpenOptions::new().read(true), path).map_err(unreadable)?;
+    let file = umiak_sys::regular::open_to_read(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if !is_trusted(metadata.uid(), umiak_sys::host::user_id()) {
         let copy = format!("copy it: `install -m 600 {} ~/.umiak-token`", path.display());
