@@ -62,7 +62,11 @@ fn pipes() {
             sandbox.umiak(command.split(' ')).finish().expect_code(0);
         }
     }
-    sandbox.umiak(["retry", "--all", "1"]).finish().expect_err("plan.json` cannot be read").expect_err("it is a named pipe");
+    sandbox
+        .umiak(["retry", "--all", "1"])
+        .finish()
+        .expect_err("plan.json` cannot be read")
+        .expect_err("it is a named pipe");
     make_pipe(&run.join("tasks/trainer-0/attempt-1/log"));
     sandbox.umiak(["logs", "1"]).finish().expect_err("it is a named pipe");
     make_pipe(&sandbox.path().join("state/index.jsonl"));

@@ -45,6 +45,24 @@ impl<const MAX: usize> Visitor<'_> for Bounded<MAX> {
     }
 }
 
+/// A [`Bounded`] name or path. It is shown inside a line, where a line feed would begin one that passes for ours: control
+/// characters are replaced, on both sides.
+pub(super) struct OneLine<const MAX: usize>;
+
+impl<const MAX: usize> OneLine<MAX> {
+    pub(super) fn serialize<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+        Bounded::<MAX>::serialize(&one_line(text), serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+        Bounded::<MAX>::deserialize(deserializer).map(|text| one_line(&text))
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(|c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'), "?")
+}
+
 /// Reads at most [`MAX_NODES`] addresses.
 pub(super) fn listed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
     deserializer.deserialize_seq(Addresses)

@@ -9,7 +9,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::bounds::{Bounded, HOST, TEXT, listed};
+use super::bounds::{Bounded, HOST, OneLine, TEXT, listed};
 use crate::diagnose;
 use crate::facts::{Outcome, StopReason, Verdict};
 use crate::machine::job::{Decided, NODE_LOST};
@@ -38,7 +38,7 @@ pub struct Join {
     /// Hash of the script and its arguments, equal on all nodes of one job.
     pub command: u64,
     pub address: IpAddr,
-    #[serde(with = "Bounded::<HOST>")]
+    #[serde(with = "OneLine::<HOST>")]
     pub host: String,
     pub expects: Expects,
     /// Equal on all nodes.
@@ -190,12 +190,12 @@ pub struct Told {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct RankPlace {
     pub rank: u32,
-    #[serde(with = "Bounded::<HOST>")]
+    #[serde(with = "OneLine::<HOST>")]
     pub host: String,
     pub pid: Option<u32>,
-    #[serde(with = "Bounded::<TEXT>")]
+    #[serde(with = "OneLine::<TEXT>")]
     pub devices: String,
-    #[serde(with = "Bounded::<TEXT>")]
+    #[serde(with = "OneLine::<TEXT>")]
     pub log: String,
 }
 
@@ -262,6 +262,7 @@ impl<'de> Visitor<'de> for ToAgentVisitor {
 pub struct NodeName {
     pub node: u32,
     pub address: IpAddr,
+    #[serde(with = "OneLine::<HOST>")]
     pub host: String,
 }
 
@@ -388,6 +389,7 @@ pub struct Start {
 pub struct NodeShare {
     pub launch: u64,
     pub address: IpAddr,
+    #[serde(with = "OneLine::<HOST>")]
     pub host: String,
     pub processes: Vec<NodeProcess>,
     pub device_kind: Option<DeviceKind>,

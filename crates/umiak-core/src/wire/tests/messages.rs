@@ -281,3 +281,28 @@ fn texts_of_a_join_are_bounded() {
     long["expects"] = serde_json::json!({ "list": vec!["10.0.0.1"; 16_385] });
     assert!(read(&long).is_err());
 }
+
+/// Whichever side is honest: a name is a part of a line.
+#[test]
+fn names_of_others_begin_no_line() {
+    let hostile = "node1\nABORT!!! Out of all\r\u{1b}[2J\u{2028}";
+    let shown = "node1?ABORT!!! Out of all??[2J?";
+    let mut name = node();
+    name.host = hostile.to_owned();
+    let mut sent = serde_json::to_value(&name).unwrap();
+    assert_eq!(sent["host"], shown);
+    sent["host"] = hostile.into();
+    let received: NodeName = serde_json::from_value(sent).unwrap();
+    assert_eq!(received.host, shown);
+    let place =
+        RankPlace { host: hostile.into(), devices: hostile.into(), log: hostile.into(), ..RankPlace::default() };
+    let sent = serde_json::to_value(&place).unwrap();
+    assert_eq!((&sent["host"], &sent["devices"], &sent["log"]), (&shown.into(), &shown.into(), &shown.into()));
+    let mut join = from_agent().into_iter().map(|message| serde_json::to_value(message).unwrap());
+    let mut join = join.find(|message| message["type"] == "join").unwrap();
+    join["host"] = hostile.into();
+    let Ok(FromAgent::Join(received)) = read_first::<FromAgent>(&serde_json::to_vec(&join).unwrap()) else {
+        panic!("it is valid")
+    };
+    assert_eq!(received.host, shown);
+}
