@@ -5,9 +5,11 @@
 //! files with several names are followed: a link planted there would send our output to any file that we may write.
 //! Named pipes and devices are not opened at all ([`regular`]).
 
+use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -141,6 +143,16 @@ fn parent(path: &Path) -> &Path {
 /// True if another user can add files to the directory of this file.
 pub(crate) fn has_foreign_directory(path: &Path) -> bool {
     fs::metadata(parent(path)).is_ok_and(|parent| !is_trusted(parent.uid()) || parent.mode() & 0o022 != 0)
+}
+
+/// True if the file system of a directory has no room for a block. A quota is not seen.
+pub fn is_full(directory: &Path) -> bool {
+    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else { return false };
+    // SAFETY: the path ends with null, and `found` is valid if the call succeeds.
+    unsafe {
+        let mut found: libc::statvfs = std::mem::zeroed();
+        libc::statvfs(path.as_ptr(), &raw mut found) == 0 && found.f_blocks > 0 && found.f_bavail == 0
+    }
 }
 
 /// Creates a directory and its parents, writable only by us. Fails if the path is a link that another user planted.

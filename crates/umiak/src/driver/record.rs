@@ -121,6 +121,19 @@ impl Recorder {
         self.journal.as_ref().is_some_and(|journal| journal.writer.is_removed())
     }
 
+    /// Why a run that does not have to be recorded is not recorded so far.
+    pub(super) fn why_unwritten(&mut self) -> Option<(RunDir, std::io::Error)> {
+        let journal = self.journal.as_mut().filter(|journal| !journal.required)?;
+        journal.writer.retry().err().map(|error| (journal.run.clone(), error))
+    }
+
+    /// For a run that is only found by its record. Fails, and leaves no run, if it is not written so far.
+    pub(crate) fn check_written(&mut self) -> Result<(), Diagnostic> {
+        let Some((run, error)) = self.why_unwritten() else { return Ok(()) };
+        let _ = std::fs::remove_dir_all(run.path());
+        Err(crate::history::cannot_write(&run.journal(), &error))
+    }
+
     /// After the plan is written: syncs and lists a run that must be recorded, before anything starts.
     pub(super) fn register(&mut self) -> Result<(), Diagnostic> {
         let Some(journal) = self.journal.as_mut().filter(|journal| journal.required) else { return Ok(()) };

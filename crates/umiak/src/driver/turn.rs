@@ -51,6 +51,13 @@ impl Driver {
         }
         self.flush();
         self.core.recorder.register()?;
+        if let Some((run, error)) = self.core.recorder.why_unwritten() {
+            let notice = Diagnostic::notice(Code::J0003, format!("{} is not recorded so far", run.id()))
+                .row("journal", run.journal().display().to_string())
+                .row("reason", error.to_string())
+                .hint("the job is not affected; free space there, or set `UMIAK_HOME` to another directory");
+            self.core.notice(&notice);
+        }
         self.tell_planned();
         Ok(())
     }

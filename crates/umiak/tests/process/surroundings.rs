@@ -17,7 +17,9 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("surroundings::ignored_signals_stay_ignored", &[], ignored_signals)
         .test("surroundings::ctrl_c_on_a_terminal_says_what_the_next_one_does", &[], ctrl_c_on_a_terminal)
         .test("surroundings::full_disk_before_the_start", &[Namespaces], full_disk_before_the_start)
-        .test("surroundings::full_disk_while_running", &[Namespaces], full_disk_while_running);
+        .test("surroundings::full_disk_while_running", &[Namespaces], full_disk_while_running)
+        .test("surroundings::full_disk_of_a_job_that_succeeds", &[Namespaces], full_disk_of_a_job_that_succeeds)
+        .test("surroundings::full_home", &[Namespaces], full_home);
 }
 
 fn full_output() {
@@ -147,6 +149,34 @@ fn full_disk_before_the_start() {
         shell.neutral(&outcome.err()),
         "error[L0014]: `DIR/small/log/endpoints.log` cannot be written\n  reason  No space left on device (os error 28)\nhint: choose another directory with `--log_dir`, or free space there\n"
     );
+    assert!(!shell.sandbox.path().join("started").exists());
+}
+
+/// The job succeeds, and its logs are cut.
+fn full_disk_of_a_job_that_succeeds() {
+    let shell = Shell::with_decoy();
+    let flood = "sh -c 'head -c 100000 /dev/zero 2> /dev/null; true'";
+    let outcome = on_a_small_disk(&shell, &format!("umiak launch --show none --log_dir small/log {flood}"));
+    let said = shell.neutral(&outcome.expect_code(0).err());
+    let notice = "notice[L0026]: `DIR/small/log` can no longer be written\n  reason  No space left on device (os error 28)\nhint: the logs of this job may be incomplete; free space there, or choose another directory with `--log_dir`\n";
+    assert!(said.contains(notice), "{said}");
+}
+
+/// A record that cannot be written is reported before the job starts; a job that only its record can find is refused.
+fn full_home() {
+    let fill = "mkdir small/home; head -c 64k /dev/zero > small/fill 2> /dev/null; export UMIAK_HOME=$PWD/small/home";
+    let shell = Shell::with_decoy();
+    shell.sandbox.write("train.py", "");
+    let outcome = on_a_small_disk(&shell, &format!("{fill}\numiak launch train.py"));
+    let said = shell.neutral(&outcome.expect_code(0).err());
+    let reported = said.find("notice[J0003]: run-000001 is not recorded so far\n");
+    assert!(reported.is_some_and(|at| said[at..].contains(" planned 1 rank")), "{said}");
+    let shell = Shell::with_decoy();
+    shell.sandbox.write("train.py", "");
+    let outcome =
+        on_a_small_disk(&shell, &format!("{fill}\numiak launch -d train.py; code=$?; ls small/home/runs; exit $code"));
+    outcome.expect_code(125).expect_err("run-000001/journal.jsonl` cannot be written").expect_err("No space left");
+    assert!(!outcome.out().contains("run-000001"), "{}", outcome.out());
     assert!(!shell.sandbox.path().join("started").exists());
 }
 

@@ -8,12 +8,13 @@ use std::time::Instant;
 
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Fact, Finding, StopReason, Subject, Verdict};
+use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{AttemptId, Stand};
 use umiak_core::machine::round::messages::{RankPlace, Servers, Why};
 use umiak_core::model::{Device, Exit, FIRST_ATTEMPT, Part, Rotation, Timestamp};
 use umiak_core::plan::{Inventory, Layout, LogLayout, Plan, Process, Run, paddle_lines};
+use umiak_sys::files;
 use umiak_sys::logger::Rotate;
 
 use super::gpu_log::GpuLog;
@@ -268,7 +269,7 @@ impl Door for LaunchDoor {
             head: format!("{}\n{container}", core.style.red(&abort)),
             tail: core.attempt_words().map(|words| format!("  {words}\n")).unwrap_or_default(),
             instead: false,
-            notice: prepare::why_full(core.plan.logs.dir()),
+            notice: prepare::why_full(core.plan.logs.dir(), "this may be why the rank failed"),
         }
     }
 
@@ -288,7 +289,14 @@ impl Door for LaunchDoor {
         self.give_up_leaving(core);
     }
 
-    fn close(&mut self, _: &mut Core) {
+    fn close(&mut self, core: &mut Core) {
+        // A failure has its own report.
+        if matches!(core.now.end, Some((Outcome::Succeeded, _)))
+            && files::is_full(core.plan.logs.dir())
+            && let Some(notice) = prepare::why_full(core.plan.logs.dir(), "the logs of this job may be incomplete")
+        {
+            core.notice(&notice);
+        }
         if let Some(peers) = self.peers.take() {
             peers.finish();
         }

@@ -180,6 +180,9 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);
     let mut driver = Driver { core, engine: Box::new(engine), door: Box::new(door) };
     driver.announce(&notices)?;
+    if spec.own.detach {
+        driver.core.recorder.check_written()?;
+    }
     for notice in &shown {
         driver.core.record_notice(notice);
     }

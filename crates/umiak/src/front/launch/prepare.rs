@@ -286,14 +286,14 @@ impl Scratch {
     }
 }
 
-/// A notice if the log directory can no longer be written: the output of ranks is then lost.
-pub(super) fn why_full(log_dir: &Path) -> Option<Diagnostic> {
+/// A notice if the log directory can no longer be written: the output of ranks is then lost. `effect` is what this means.
+pub(super) fn why_full(log_dir: &Path, effect: &str) -> Option<Diagnostic> {
     let probe = || tempfile::tempfile_in(log_dir)?.write_all(&[0; 4096]);
     let error = probe().err()?;
     Some(
         Diagnostic::notice(Code::L0026, format!("`{}` can no longer be written", log_dir.display()))
             .row("reason", error.to_string())
-            .hint("this may be why the rank failed; free space there, or choose another directory with `--log_dir`"),
+            .hint(format!("{effect}; free space there, or choose another directory with `--log_dir`")),
     )
 }
 
