@@ -39,7 +39,7 @@ impl JournalDeath {
     }
 }
 
-/// Waits forever at a path that ends with `UMIAK_TEST_HANG_AT`, as if its file system hung.
+/// Waits forever at a path that ends with `UMIAK_TEST_HANG_AT`, as if its file system hung; at `stacks`, where stacks are read.
 pub fn hang_at(path: &std::path::Path) {
     if variable("HANG_AT").is_some_and(|end| path.ends_with(end)) {
         loop {

@@ -1,55 +1,48 @@
-//! Notices that a job hangs: for the time that the policy allows no replica writes, reads or sends anything, and two
-//! samples of their stacks are equal. CPU time is no sign of progress: replicas that wait for each other often spin.
-//!
-//! Counters that cannot be read count as progress: a job is never called hung for what is not known. Stacks are a second
-//! opinion only: of programs other than Python none can be read, so missing ones count as unchanged.
+//! Looks for progress, and reads stacks, as [`umiak_core::machine::hang`] asks. Stacks are read by a thread: it may take
+//! seconds, and the run goes on.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 
-use umiak_core::facts::StackFrame;
-use umiak_core::machine::job::Event;
+use umiak_core::machine::hang::{self, Counters, Effect, Progress, Watch};
+use umiak_core::machine::job;
 use umiak_core::model::{Slot, Timestamp};
+use umiak_sys::wait::Waker;
 
-use super::Driver;
-use crate::host::{observe, stacks};
+use super::{Core, Driver};
+use crate::host::observe::{self, Seen};
 
-/// Time between the two samples of stacks.
-const BETWEEN: Duration = Duration::from_secs(5);
-/// Bounds of the time between two looks.
-const OFTEN: Duration = Duration::from_millis(100);
-const SELDOM: Duration = Duration::from_secs(5);
-
-/// Log length, and bytes moved by its processes, if known.
-type Progress = BTreeMap<Slot, (u64, Option<u64>)>;
-type Stacks = Vec<(u32, Vec<StackFrame>)>;
-
-/// What is known about the progress of the current attempt of the job.
-#[derive(Debug, Default)]
-pub(super) struct Watch {
-    /// When to look again.
-    at: Option<Timestamp>,
-    last: Progress,
-    /// When something last moved.
-    moved: Option<Timestamp>,
-    /// The first sample of stacks.
-    sample: Option<(Timestamp, Stacks)>,
-    hung: bool,
+/// The watch over one attempt of the job.
+#[derive(Default)]
+pub(super) struct Watching {
+    watch: Option<Watch>,
+    reader: Option<Reader>,
+    /// The last sample.
+    seen: Vec<(Slot, Seen)>,
+    /// True once the fact is recorded.
+    pub(super) is_declared: bool,
 }
 
-impl Watch {
+/// A thread that reads stacks. One whose result is no longer wanted ends by itself.
+struct Reader {
+    seen: Receiver<Vec<(Slot, Seen)>>,
+    waker: Arc<Waker>,
+}
+
+impl Watching {
     pub(super) fn next(&self) -> Option<Timestamp> {
-        self.at
+        self.watch.as_ref().and_then(Watch::next)
     }
 
-    pub(super) fn is_hung(&self) -> bool {
-        self.hung
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.reader.as_ref().map(|reader| reader.waker.as_fd())
     }
 
-    /// Counts the time without progress anew: replicas were suspended and resumed. The next look withdraws a report
-    /// that they hang.
-    pub(super) fn begin_again(&mut self) {
-        *self = Self { hung: self.hung, ..Self::default() };
+    /// What the replicas of a hung job are doing. Nothing has moved since.
+    pub(super) fn take_seen(&mut self) -> Option<Vec<(Slot, Seen)>> {
+        let is_hung = self.is_declared && self.watch.as_ref().is_some_and(Watch::is_hung);
+        Some(std::mem::take(&mut self.seen)).filter(|seen| is_hung && !seen.is_empty())
     }
 }
 
@@ -57,92 +50,70 @@ impl Driver {
     /// Looks for progress, if it is time.
     pub(super) fn watch_progress(&mut self) {
         let Some(limit) = self.core.plan.job.policy.hang else { return };
-        let now = self.core.clock.now();
-        if self.core.now.watch.at.is_some_and(|at| at > now) || !self.engine.kind().capabilities().here {
+        let watching = &mut self.core.now.watching;
+        let watch = watching.watch.get_or_insert_with(|| Watch::new(limit));
+        let is_early = watch.next().is_some_and(|at| at > self.core.clock.now());
+        if is_early || !self.engine.kind().capabilities().here {
             return;
         }
-        let pids: Vec<(Slot, u32)> =
-            self.core.machine.live_ids().iter().filter_map(|id| Some((id.slot, self.core.pid(id.slot)?))).collect();
-        let progress = self.progress_of(&pids);
-        let is_stopping = self.core.now.stopping.is_some();
-        let watch = &mut self.core.now.watch;
-        watch.at = Some(now + (limit / 10).clamp(OFTEN, SELDOM));
-        let is_watched = !pids.is_empty() && !is_stopping;
-        if !is_watched || has_moved(&watch.last, &progress) {
-            watch.last = progress;
-            let was_hung = std::mem::take(&mut watch.hung);
-            (watch.moved, watch.sample) = (Some(now), None);
-            if was_hung && is_watched {
-                self.dispatch(Event::Hung(false));
-            }
-            return;
-        }
-        let quiet_until = *watch.moved.get_or_insert(now) + limit;
-        if now < quiet_until || watch.hung {
-            return;
-        }
-        match &watch.sample {
-            Some((taken, _)) if now < *taken + BETWEEN => {}
-            sample => {
-                let current = sampled(&pids);
-                let equal = sample.as_ref().is_some_and(|(_, first)| are_alike(first, &current));
-                let watch = &mut self.core.now.watch;
-                watch.sample = Some((now, current));
-                watch.hung = equal;
-                if equal {
-                    self.dispatch(Event::Hung(true));
-                }
-            }
-        }
+        let progress = self.core.progress();
+        self.step_watch(hang::Event::Looked(progress));
     }
 
-    fn progress_of(&self, pids: &[(Slot, u32)]) -> Progress {
+    /// The thread has read the stacks.
+    pub(super) fn hear_stacks(&mut self) {
+        let reader = self.core.now.watching.reader.take();
+        // A thread that ended without a result has read nothing.
+        let seen = reader.and_then(|reader| reader.seen.try_recv().ok()).unwrap_or_default();
+        let stacks = seen.iter().filter(|(_, seen)| !seen.snapshot.stack.is_empty());
+        let stacks = stacks.map(|(slot, seen)| (*slot, seen.snapshot.stack.clone())).collect();
+        self.core.now.watching.seen = seen;
+        self.step_watch(hang::Event::Read(stacks));
+    }
+
+    /// Replicas were suspended and resumed.
+    pub(super) fn watch_again(&mut self) {
+        self.step_watch(hang::Event::Resumed);
+    }
+
+    fn step_watch(&mut self, event: hang::Event) {
+        let Core { now, clock, .. } = &mut self.core;
+        match now.watching.watch.as_mut().and_then(|watch| watch.step(event, clock.now())) {
+            None => {}
+            Some(Effect::Hung(hung)) => self.dispatch(job::Event::Hung(hung)),
+            Some(Effect::ReadStacks) => match read(self.core.running()) {
+                Ok(reader) => self.core.now.watching.reader = Some(reader),
+                Err(_) => self.hear_stacks(),
+            },
+        }
+    }
+}
+
+impl Core {
+    /// The replicas that run on this host, with their processes.
+    fn running(&self) -> Vec<(Slot, u32)> {
+        self.machine.live_ids().iter().filter_map(|id| Some((id.slot, self.pid(id.slot)?))).collect()
+    }
+
+    /// Empty during a stop: what does not end then is killed.
+    fn progress(&self) -> Progress {
         let length = |slot: Slot| {
-            let log = self.core.log(self.core.machine.id(slot));
+            let log = self.log(self.machine.id(slot));
             log.and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |metadata| metadata.len())
         };
-        pids.iter().map(|(slot, pid)| (*slot, (length(*slot), umiak_sys::observe::moved(*pid)))).collect()
+        let running = if self.now.stopping.is_some() { Vec::new() } else { self.running() };
+        let counters = |(slot, pid)| (slot, Counters { pid, log: length(slot), bytes: umiak_sys::observe::moved(pid) });
+        running.into_iter().map(counters).collect()
     }
 }
 
-/// True if something has changed, or may have.
-fn has_moved(last: &Progress, current: &Progress) -> bool {
-    last != current || current.values().any(|(_, bytes)| bytes.is_none())
-}
-
-/// True unless a process in both samples has another stack. A stack that could not be read says nothing.
-fn are_alike(first: &Stacks, second: &Stacks) -> bool {
-    let other = |pid: u32| first.iter().find(|(of, _)| *of == pid).map(|(_, stack)| stack);
-    second.iter().all(|(pid, stack)| other(*pid).is_none_or(|other| other == stack))
-}
-
-fn sampled(pids: &[(Slot, u32)]) -> Stacks {
-    let processes: Vec<u32> = pids.iter().map(|(_, pid)| umiak_sys::observe::worker(*pid)).collect();
-    stacks::take(&processes, observe::UNHURRIED.stacks)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stack(line: u32) -> Vec<StackFrame> {
-        vec![StackFrame { function: "step".to_owned(), file: "train.py".to_owned(), line }]
-    }
-
-    #[test]
-    fn only_stacks_of_both_samples_are_compared() {
-        let first = vec![(1, stack(3)), (2, stack(4))];
-        assert!(are_alike(&first, &vec![(2, stack(4)), (1, stack(3))]), "the order says nothing");
-        assert!(are_alike(&first, &vec![(2, stack(4)), (3, stack(9))]), "one could not be read in each");
-        assert!(are_alike(&first, &Vec::new()) && are_alike(&Vec::new(), &first), "none could be read");
-        assert!(!are_alike(&first, &vec![(2, stack(5))]));
-    }
-
-    #[test]
-    fn unknown_counters_are_progress() {
-        let progress = |bytes: Option<u64>| Progress::from([(Slot { role: 0, index: 0 }, (7, bytes))]);
-        assert!(!has_moved(&progress(Some(1)), &progress(Some(1))));
-        assert!(has_moved(&progress(Some(1)), &progress(Some(2))));
-        assert!(has_moved(&progress(None), &progress(None)));
-    }
+fn read(ranks: Vec<(Slot, u32)>) -> std::io::Result<Reader> {
+    let (sender, seen) = channel();
+    let waker = Arc::new(Waker::new()?);
+    let wakes = Arc::clone(&waker);
+    std::thread::Builder::new().name("stacks".to_owned()).spawn(move || {
+        let _ = sender.send(observe::look(&ranks, observe::UNHURRIED, true));
+        wakes.wake();
+    })?;
+    Ok(Reader { seen, waker })
 }

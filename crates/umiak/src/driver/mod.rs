@@ -12,7 +12,7 @@
 //! | [`perform`] | effects of the machine, in order |
 //! | [`record`] | writes facts to the journal, and to stdout for programs |
 //! | [`note`] | updates the driver's state from recorded facts |
-//! | [`hang`] | notices that no replica makes progress |
+//! | [`hang`] | looks for progress of replicas |
 //! | [`observe`] | what the others are doing when one has failed |
 //! | [`gather`] | evidence for attempts that ended badly |
 //! | [`tell`], [`words`] | console lines, and names for groups of replicas |
@@ -142,7 +142,7 @@ pub(crate) struct Now {
     /// Length of each log when its replica was first told to stop: lines before that are not caused by the stop.
     log_at_stop: HashMap<Slot, u64>,
     /// Progress, if the policy limits the time without.
-    watch: hang::Watch,
+    watching: hang::Watching,
     /// Shared with the thread that answers `umiak stacks`, while there is one.
     asked_stacks: Arc<()>,
     /// What the others were doing when the first had failed.
@@ -195,7 +195,7 @@ impl Now {
         self.log_at_stop.clear();
         self.over_limit.clear();
         self.seen.clear();
-        self.watch = hang::Watch::default();
+        self.watching = hang::Watching::default();
         self.waited_elsewhere = false;
         self.stopping = None;
         self.attempt_started = None;

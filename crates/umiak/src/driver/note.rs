@@ -40,6 +40,7 @@ impl Driver {
             Fact::StopSent { how: StopHow::Kill, .. } if self.core.now.stopping.is_some() => {
                 self.core.now.killed = true;
             }
+            Fact::Hung { .. } => self.core.now.watching.is_declared = true,
             Fact::Abandoned { .. } => self.core.now.abandoned = true,
             Fact::Retrying { scope, subjects, delay_micros, .. } => {
                 self.tell_retrying(*scope, subjects, Duration::from_micros(*delay_micros));

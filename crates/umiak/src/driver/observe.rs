@@ -18,10 +18,11 @@ impl Driver {
         if ranks.is_empty() || !self.engine.kind().capabilities().here {
             return;
         }
-        // There is no hurry if the job hangs: nothing waits to be stopped.
-        let limits = if core.now.watch.is_hung() { observe::UNHURRIED } else { observe::BEFORE_STOP };
-        let stacks = core.now.watch.is_hung() || core.now.waited_elsewhere || core.has_waited();
-        core.now.seen = observe::look(&ranks, limits, stacks).into_iter().collect();
+        let seen = core.now.watching.take_seen().unwrap_or_else(|| {
+            let stacks = core.now.watching.is_declared || core.now.waited_elsewhere || core.has_waited();
+            observe::look(&ranks, observe::BEFORE_STOP, stacks)
+        });
+        core.now.seen = seen.into_iter().collect();
         for id in ids {
             let Some(log) = core.log(*id) else { continue };
             let endpoint: Option<SocketAddr> =

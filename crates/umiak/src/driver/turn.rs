@@ -105,7 +105,7 @@ impl Driver {
         let prober_at = core.prober.as_ref().and_then(Prober::tell_at);
         let retry_at = core.recorder.retry_at().filter(|_| stage == RunStage::Going);
         let heartbeat_at = core.now.heartbeat_at.filter(|_| stage == RunStage::Going);
-        let watch_at = core.now.watch.next().filter(|_| stage == RunStage::Going);
+        let watch_at = core.now.watching.next().filter(|_| stage == RunStage::Going);
         let times = [core.now.timers.next(), retry_at, prober_at, door_at, heartbeat_at, watch_at];
         let timeout = times.into_iter().flatten().map(|at| at.since(now)).min();
         // After the sweep, an engine's descriptor stays readable.
@@ -114,13 +114,15 @@ impl Driver {
         let of_engine = 0..fds.len();
         fds.extend(core.prober.as_ref().map(Prober::as_fd));
         let of_prober = of_engine.end..fds.len();
+        fds.extend(core.now.watching.descriptor());
+        let of_reader = of_prober.end..fds.len();
         if stage != RunStage::Sweeping {
             fds.extend(self.door.watch());
         }
         let heard = core.sources.wait(&fds, timeout)?;
         let is_ready = |of: Range<usize>| heard.ready[of].contains(&true);
-        let (engine, prober, door) =
-            (is_ready(of_engine), is_ready(of_prober.clone()), is_ready(of_prober.end..fds.len()));
+        let (engine, prober) = (is_ready(of_engine), is_ready(of_prober));
+        let (reader, door) = (is_ready(of_reader.clone()), is_ready(of_reader.end..fds.len()));
         if engine {
             self.hear_engine();
         }
@@ -141,6 +143,9 @@ impl Driver {
         }
         if prober {
             self.hear_prober();
+        }
+        if reader {
+            self.hear_stacks();
         }
         self.tell_awaited();
         while let Some((timer, attempt)) = self.core.now.timers.take_due(self.core.clock.now()) {
@@ -324,7 +329,7 @@ impl Driver {
         self.record(Fact::Continued);
         let paused = self.core.clock.now().since(before);
         self.core.now.timers.postpone(paused);
-        self.core.now.watch.begin_again();
+        self.watch_again();
     }
 
     /// Stops the processes that replicas left behind. Timers and probes belong to attempts that have ended, and are

@@ -16,12 +16,13 @@ use crate::secrets;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     facts: Duration,
-    pub(crate) stacks: Duration,
+    stacks: Duration,
 }
 
 /// Before a stop: the peers of a failed rank wait for it.
 pub(crate) const BEFORE_STOP: Limits = Limits { facts: Duration::from_millis(3), stacks: Duration::from_millis(50) };
-/// Nothing waits: the job hangs, or `umiak stacks` asks. Both together are shorter than a client waits for an answer.
+/// On a thread of its own: the job may hang, or `umiak stacks` asks. Both together are shorter than a client waits for an
+/// answer.
 pub(crate) const UNHURRIED: Limits = Limits { facts: Duration::from_secs(2), stacks: Duration::from_secs(2) };
 /// Addresses of one rank that are kept.
 const ADDRESSES: usize = 64;

@@ -18,6 +18,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("hang::all_nodes_are_without_progress", &[Netns], two_nodes)
         .test("hang::processor_time_is_no_progress", &[], spinning)
         .test("hang::stacks_of_a_live_run", &[], stacks)
+        .test("hang::signals_are_heard_while_stacks_are_read", &[], interrupted)
         .test("hang::early_end_is_the_cause", &[], early_end)
         .test("hang::suspended_rank_is_the_cause", &[], suspended);
 }
@@ -135,6 +136,22 @@ fn stacks() {
     // The ranks were not disturbed.
     running.finish().expect_code(0);
     ask("stacks 1").expect_code(2).expect_err("run-000001 is not running");
+}
+
+/// Reading stacks never returns here.
+fn interrupted() {
+    let sandbox = Sandbox::new();
+    let flags = "--nproc_per_node 2 --hang-timeout 300ms";
+    let run = sandbox.launch_toy(flags, &["*:sleep 60000"]).env("UMIAK_TEST_HANG_AT", "stacks").start();
+    run.wait_until("the reading of stacks", || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", run.pid())).into_iter().flatten().flatten();
+        // The first thread has the name of the program. It reads no stacks.
+        let mut others = tasks.filter(|task| task.file_name() != run.pid().to_string().as_str());
+        others.any(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "stacks\n"))
+    });
+    run.signal(15);
+    run.finish().expect_code(143);
+    sandbox.assert_nothing_left();
 }
 
 const LOST: &str = "err Traceback (most recent call last):\\n  File \"train.py\", line 3, in <module>\\n    step()\\nConnectionResetError: [Errno 104] Connection reset by peer";
