@@ -20,7 +20,7 @@ use thiserror::Error;
 /// One spelling of one option. An alias is a further entry with the same key.
 #[derive(Debug, Clone, Copy)]
 pub struct Opt {
-    /// With its dashes; `_` between words where [`Matching::Abbreviated`].
+    /// With its dashes.
     pub name: &'static str,
     /// The caller's number for the setting.
     pub key: usize,
@@ -41,8 +41,6 @@ pub enum Takes {
 /// How a long option may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Matching {
-    /// Exactly as in the table.
-    Exact,
     /// `-` or `_` between words, and any prefix that is unique in the lowest tier with a match. With tiers, a table that
     /// combines two programs keeps the abbreviations of the first.
     Abbreviated { tier: u8 },
@@ -244,16 +242,15 @@ fn classify_stranger(bytes: &[u8]) -> Class<'static> {
 }
 
 fn is_exact(option: &Opt, name: &[u8]) -> bool {
-    match option.matching {
-        Matching::Exact => option.name.as_bytes() == name,
-        Matching::Abbreviated { .. } | Matching::Whole => option.name.len() == name.len() && is_prefix(option, name),
-    }
+    option.name.len() == name.len() && is_prefix(option, name)
 }
 
 fn is_prefix(option: &Opt, name: &[u8]) -> bool {
     let full = option.name.as_bytes();
-    let same = |position: usize| full[position] == name[position] || (full[position] == b'_' && name[position] == b'-');
-    name.len() <= full.len() && (0..name.len()).all(same)
+    let folded = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    // The dashes in front are dashes.
+    name.len() <= full.len()
+        && (0..name.len()).all(|at| name[at] == full[at] || (at > 1 && folded(name[at]) == folded(full[at])))
 }
 
 /// `-5`, `-0.5`, `-.5`.
@@ -300,9 +297,9 @@ mod tests {
         value("--rank_mapping_path", 5, 1),
         value("--workers", 6, 1),
         value("--worker_num", 7, 1),
-        Opt { name: "--dry-run", key: 8, takes: Takes::Nothing, matching: Matching::Exact },
-        Opt { name: "-v", key: 10, takes: Takes::Nothing, matching: Matching::Exact },
-        Opt { name: "--output", key: 9, takes: Takes::Value, matching: Matching::Exact },
+        Opt { name: "--dry-run", key: 8, takes: Takes::Nothing, matching: Matching::Whole },
+        Opt { name: "-v", key: 10, takes: Takes::Nothing, matching: Matching::Whole },
+        Opt { name: "--output", key: 9, takes: Takes::Value, matching: Matching::Whole },
         Opt { name: "--use_cloud", key: 11, takes: Takes::Truth, matching: Matching::Whole },
     ];
 
@@ -387,13 +384,14 @@ mod tests {
     }
 
     #[test]
-    fn tiers_and_exact_options() {
+    fn tiers_and_whole_options() {
         assert_eq!(show(&["--ran", "0", "t"]), "--rank=0 <t>", "the first tier wins");
         assert_eq!(show(&["--rank_m", "f", "t"]), "--rank_mapping_path=f <t>");
         assert_eq!(show(&["--worker_n", "2", "t"]), "--worker_num=2 <t>");
         assert_eq!(show(&["--work", "2", "t"]), "ambiguous option: --work could match --workers, --worker_num");
         assert_eq!(show(&["--dry-run", "--output", "json", "t"]), "--dry-run --output=json <t>");
-        assert_eq!(show(&["--dry_run", "t"]), "?--dry_run <t>");
+        assert_eq!(show(&["--dry_run", "t"]), "--dry-run <t>");
+        assert_eq!(show(&["__dry_run", "t"]), "<__dry_run> t");
         assert_eq!(show(&["--out=json", "t"]), "?--out=json <t>");
         assert_eq!(show(&["--dry-run=1", "t"]), "argument --dry-run: ignored explicit argument '1'");
     }

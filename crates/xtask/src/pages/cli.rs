@@ -48,7 +48,7 @@ const PREFIX: &str = "
 const LAUNCH: &str = "
 ## `umiak launch [flags] training_script …`
 
-Words in Paddle's flags may be joined by `_` or `-`, and a flag may be abbreviated as long as it is unambiguous. Flags under
+Words in flags may be joined by `_` or `-`. A flag of Paddle may be abbreviated as long as it is unambiguous; flags under
 *Umiak* are written in full. The first argument that is not a flag is the script; all later arguments belong to the script.
 An unknown flag is an error, with the closest match as a hint. In Paddle's own command lines, and with `--compat paddle`, it is ignored with a notice, as in Paddle.
 

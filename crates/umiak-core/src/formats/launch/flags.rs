@@ -40,7 +40,7 @@ pub enum Owner {
     /// Launchers before 2.0, and command lines from other launchers: unknown to both generations, so it selects the
     /// legacy one. Never abbreviated.
     Old,
-    /// Umiak only: matched exactly, never abbreviated, unknown to Paddle.
+    /// Umiak only: never abbreviated, unknown to Paddle.
     Umiak,
 }
 
@@ -362,7 +362,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::switch("--numa", "numa", "Bind each process to the CPUs nearest to its device, or spread them over the NUMA nodes."),
     Flag::new(Umiak, Heading::Umiak, "--log-max-size", "log-max-size", Size, "SIZE", "Rotate log files at this size: `100M`, `1G`. Rotated files are numbered: `workerlog.0.1`."),
     Flag::new(Umiak, Heading::Umiak, "--log-keep", "log-keep", Int, "N", "Rotated files to keep for each log, with `--log-max-size`.").default("5"),
-    Flag::new(Umiak, Heading::Umiak, "--hang-timeout", "hang-timeout", Duration, "TIME", "Declare the job hung if for TIME no rank writes, reads or sends anything and no stack changes: record all stacks (`umiak explain`), name the odd rank, stop or restart the job. Off by default."),
+    Flag::new(Umiak, Heading::Umiak, "--hang-timeout", "hang-timeout", Duration, "TIME", "Declare the job hung if for TIME no rank writes, reads or sends anything and no stack changes: record all stacks (`umiak explain`), name the odd rank, stop or restart the job. When omitted, a job may hang."),
     Flag::new(Umiak, Heading::Umiak, "--grace", "grace", Duration, "TIME", "Time from the first signal to SIGKILL: `5s`, `500ms`, `2m`.").default("5s"),
     Flag::new(Umiak, Heading::Umiak, "--restart-backoff", "restart-backoff", Duration, "TIME", "Wait before the first restart; doubled for each further one, up to 30 s.")
         .default("1s"),

@@ -24,8 +24,8 @@ pub fn help(spelling: &Spelling) -> String {
     let mut text = format!("usage: {program} [flags] training_script ...\n\n");
     for line in wrap(
         "Start a distributed training job on this node: one process for each device, with the flags of both \
-         generations of paddle.distributed.launch. Words in flags may be joined by `_` or `-`, and flags may be \
-         abbreviated if the result is unambiguous.",
+         generations of paddle.distributed.launch. Words in flags may be joined by `_` or `-`. Flags of Paddle may \
+         be abbreviated if the result is unambiguous.",
         WIDTH,
     ) {
         let _ = writeln!(text, "{line}");

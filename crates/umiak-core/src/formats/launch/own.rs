@@ -77,7 +77,7 @@ pub(super) fn policy(arguments: &Arguments, max_restart: Option<u32>) -> Policy 
         window: arguments.text("restart-window").and_then(duration).filter(|window| !window.is_zero()),
     };
     let grace = arguments.text("grace").and_then(duration).unwrap_or(stop.grace);
-    let hang = arguments.text("hang-timeout").and_then(duration).filter(|limit| !limit.is_zero());
+    let hang = arguments.text("hang-timeout").and_then(duration);
     Policy { restart, stop: StopPolicy { grace, ..stop }, hang, ..Policy::default() }
 }
 
@@ -122,9 +122,11 @@ pub(super) fn check(arguments: &Arguments) -> Vec<Diagnostic> {
         let error = Diagnostic::error(Code::L0002, "`--token` cannot be combined with `--token-file`");
         errors.push(error.hint("leave one of the flags out"));
     }
-    for (flag, attribute) in [("--rdzv-timeout", "rdzv-timeout"), ("--node-timeout", "node-timeout")] {
+    for attribute in ["rdzv-timeout", "node-timeout", "hang-timeout"] {
         if arguments.text(attribute).and_then(duration).is_some_and(|time| time.is_zero()) {
-            errors.push(Diagnostic::error(Code::L0001, format!("`{flag}` must be greater than zero")));
+            let error = Diagnostic::error(Code::L0001, format!("`--{attribute}` must be greater than zero"));
+            let is_off = attribute == "hang-timeout";
+            errors.push(if is_off { error.hint("leave the flag out: then a job may hang") } else { error });
         }
     }
     if arguments.is_switched_on("gather-logs") {

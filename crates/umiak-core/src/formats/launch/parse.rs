@@ -224,8 +224,7 @@ fn options(spelling: &Spelling) -> Vec<Opt> {
             _ => Takes::Nothing,
         };
         let matching = match flag.owner {
-            Owner::Umiak => Matching::Exact,
-            Owner::Old => Matching::Whole,
+            Owner::Umiak | Owner::Old => Matching::Whole,
             owner => Matching::Abbreviated { tier: u8::from(!owner.has(first)) },
         };
         flag.names().map(move |name| Opt { name, key, takes, matching })

@@ -211,7 +211,7 @@ fn usage_errors_say_what_to_do() {
     );
     assert_eq!(refused("--dry-run=yes t.py"), "error[L0001]: `--dry-run` takes no value, but was given `yes`\n");
     for (line, meant) in [
-        ("--dry_run t.py", "--dry-run"),
+        ("--dry_rn t.py", "--dry-run"),
         ("--outp json t.py", "--output"),
         ("--log-name local t.py", "--log-names"),
         ("--nproc_per_nodes=2 t.py", "--nproc_per_node"),
@@ -221,6 +221,14 @@ fn usage_errors_say_what_to_do() {
     }
     let disguised = parse(Spelling::Launch, &["--foo=a b".into(), "t.py".into()], &BTreeMap::new());
     assert!(plain(&disguised.expect_err("unknown")).contains("unknown flag `--foo`"));
+}
+
+#[test]
+fn own_flags_have_underscores_or_dashes() {
+    let policy = |line: &str| launch(line).request.policy;
+    let expected = policy("--hang-timeout 10m --restart-backoff 3s t.py");
+    assert_eq!(expected.hang, Some(Duration::from_secs(600)));
+    assert_eq!(policy("--hang_timeout 10m --restart_backoff=3s t.py"), expected);
 }
 
 #[test]

@@ -172,6 +172,7 @@ fn flags_for_several_nodes() {
         ("--rdzv-port 70000 t", "not `70000`"),
         ("--rdzv-timeout 0s t", "`--rdzv-timeout` must be greater than zero"),
         ("--node-timeout 0ms t", "`--node-timeout` must be greater than zero"),
+        ("--hang_timeout 0s t", "`--hang-timeout` must be greater than zero"),
         ("--node-timeout 30x t", "a duration such as"),
         ("--gather-logs --log-max-size 1M t", "error[L0002]: `--gather-logs` cannot be combined with `--log-max-size`"),
         (
