@@ -5,6 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{SockType, getsockopt, sockopt};
@@ -181,6 +182,41 @@ pub fn moved(pid: u32) -> Option<u64> {
     Some(sum)
 }
 
+/// System calls that wait for a descriptor: the first argument is the descriptor, the number of descriptors from 0 on, or
+/// a list of them.
+const READ: [libc::c_long; 2] = [libc::SYS_read, libc::SYS_readv];
+#[cfg(target_arch = "x86_64")]
+const SELECT: &[libc::c_long] = &[libc::SYS_pselect6, libc::SYS_select];
+#[cfg(target_arch = "x86_64")]
+const POLL: &[libc::c_long] = &[libc::SYS_ppoll, libc::SYS_poll];
+#[cfg(not(target_arch = "x86_64"))]
+const SELECT: &[libc::c_long] = &[libc::SYS_pselect6];
+#[cfg(not(target_arch = "x86_64"))]
+const POLL: &[libc::c_long] = &[libc::SYS_ppoll];
+
+/// True if the main thread waits for its standard input, and for nothing else: `input()`, or a debugger.
+pub fn awaits_input(pid: u32) -> bool {
+    let Some(text) = read_small(format!("/proc/{pid}/syscall")) else { return false };
+    let mut words = text.split_ascii_whitespace();
+    // `running`, or the number of the system call and its arguments.
+    let Some(number) = words.next().and_then(|word| word.parse::<libc::c_long>().ok()) else { return false };
+    let mut argument = || words.next().and_then(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+    let (Some(first), Some(second)) = (argument(), argument()) else { return false };
+    match number {
+        _ if READ.contains(&number) => first == 0,
+        _ if SELECT.contains(&number) => first == 1,
+        _ if POLL.contains(&number) => second == 1 && polled(pid, first) == Some(0),
+        _ => false,
+    }
+}
+
+/// The first descriptor of a list for `poll`.
+fn polled(pid: u32, at: u64) -> Option<i32> {
+    let mut bytes = [0; 4];
+    fs::File::open(format!("/proc/{pid}/mem")).ok()?.read_exact_at(&mut bytes, at).ok()?;
+    Some(i32::from_ne_bytes(bytes))
+}
+
 /// Zero for a process that has ended: its parent's number changes when it does.
 fn read_and_written(pid: u32) -> Option<u64> {
     let Some(text) = read_small(format!("/proc/{pid}/io")) else {
@@ -197,7 +233,7 @@ fn read_and_written(pid: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -226,6 +262,39 @@ mod tests {
         peer.read_exact(&mut [0; 1000]).unwrap();
         assert_eq!(of(&peer), before + 1000);
         assert!(moved(std::process::id()).expect("we may read our own counters") >= 2000);
+    }
+
+    #[test]
+    fn a_program_that_reads_its_standard_input_awaits_it() {
+        let await_end = |program: &str, expected: bool| {
+            let mut command = Command::new("python3");
+            command.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let mut line = [0; 3];
+            std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+            // It waits a moment later.
+            let until = Instant::now() + Duration::from_secs(30);
+            while one(child.id()).is_some_and(|process| process.state != 'S') && Instant::now() < until {
+                std::thread::yield_now();
+            }
+            assert_eq!(awaits_input(child.id()), expected, "{program}");
+            child.kill().unwrap();
+            child.wait().unwrap();
+        };
+        for (wait, expected) in [
+            ("input()", true),
+            ("sys.stdin.readline()", true),
+            ("select.select([0], [], [])", true),
+            ("poll = select.poll(); poll.register(0); poll.poll()", true),
+            ("poll = select.poll(); poll.register(os.pipe()[0], 1); poll.poll()", false),
+            ("os.read(os.pipe()[0], 1)", false),
+            ("select.select([os.pipe()[0]], [], [])", false),
+            ("time.sleep(600)", false),
+        ] {
+            // The poll of descriptor 0 must not report that it can be written to.
+            let wait = wait.replace("register(0)", "register(0, 1)");
+            await_end(&format!("import os, select, sys, time; os.write(1, b'up\\n'); {wait}"), expected);
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! equal. CPU time is no sign of progress: replicas that wait for each other often spin.
 //!
 //! Counters that cannot be read count as progress: a job is never called hung for what is not known. Stacks are a second
-//! opinion only: of programs other than Python none can be read, so missing ones count as unchanged.
+//! opinion only: of programs other than Python none can be read, so missing ones count as unchanged. A replica that waits
+//! for its standard input, as in a debugger, is not hung, and others may wait for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub struct Counters {
     pub log: u64,
     /// Bytes read, written, sent and received by its processes, if known.
     pub bytes: Option<u64>,
+    /// Its main thread waits for its standard input: not the job hangs, the user is thinking.
+    pub awaits_input: bool,
 }
 
 /// Of the replicas that run.
@@ -133,7 +136,7 @@ pub(super) fn interval(limit: Duration) -> Duration {
 
 /// True if something has changed, or may have.
 fn has_moved(last: &Progress, current: &Progress) -> bool {
-    last != current || current.values().any(|counters| counters.bytes.is_none())
+    last != current || current.values().any(|counters| counters.bytes.is_none() || counters.awaits_input)
 }
 
 /// True unless a replica in both samples has another stack. A stack that could not be read says nothing.
@@ -155,7 +158,7 @@ mod tests {
 
     /// Two replicas, of which the second has moved this many bytes.
     fn looked(bytes: impl Into<Option<u64>>) -> Event {
-        let counters = |bytes| Counters { pid: 7, log: 100, bytes };
+        let counters = |bytes| Counters { pid: 7, log: 100, bytes, awaits_input: false };
         Event::Looked(Progress::from([(slot(0), counters(Some(1))), (slot(1), counters(bytes.into()))]))
     }
 
@@ -164,9 +167,9 @@ mod tests {
         Event::Read(lines.iter().map(|(index, line)| (slot(*index), stack(*line))).collect())
     }
 
-    fn other_pid() -> Event {
+    fn changed(change: impl Fn(&mut Counters)) -> Event {
         let Event::Looked(mut progress) = looked(5) else { return Event::Resumed };
-        progress.entry(slot(1)).and_modify(|counters| counters.pid = 8);
+        progress.entry(slot(1)).and_modify(change);
         Event::Looked(progress)
     }
 
@@ -180,6 +183,8 @@ mod tests {
     #[test]
     fn a_job_hangs_if_nothing_moves_and_no_stack_changes() {
         let nothing = || Event::Looked(Progress::new());
+        let other_pid = || changed(|counters| counters.pid = 8);
+        let in_debugger = || changed(|counters| counters.awaits_input = true);
         let stories: Vec<Story> = vec![
             (
                 "it hangs, and is reported once",
@@ -244,6 +249,16 @@ mod tests {
             ),
             ("counters that cannot be read", vec![(10_000, looked(None), None), (60_000, looked(None), None)]),
             ("a restarted replica", vec![(10_000, other_pid(), None), (19_000, other_pid(), None)]),
+            (
+                "a replica waits for input",
+                vec![
+                    (10_000, in_debugger(), None),
+                    (60_000, in_debugger(), None),
+                    (61_000, looked(5), None),
+                    (70_900, looked(5), None),
+                    (71_000, looked(5), READ),
+                ],
+            ),
             (
                 "the report is withdrawn",
                 vec![

@@ -236,6 +236,7 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
             restart: scenario.restart,
             stop: StopPolicy { grace: GRACE, abandon: ABANDON },
             settle: SETTLE,
+            hang: None,
             ..Policy::default()
         },
     };
@@ -367,6 +368,7 @@ impl World {
                 uneven: scenario.uneven,
                 limits: scenario.limits,
                 settle: SETTLE,
+                hang: None,
                 restart: scenario.restart,
                 seed: scenario.seed,
             };

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use umiak_core::machine::hang::{self, Counters, Effect, Progress, Watch};
 use umiak_core::machine::job;
 use umiak_core::model::{Slot, Timestamp};
+use umiak_sys::observe::{awaits_input, moved, worker};
 use umiak_sys::wait::Waker;
 
 use super::{Core, Driver};
@@ -102,7 +103,10 @@ impl Core {
             log.and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |metadata| metadata.len())
         };
         let running = if self.now.stopping.is_some() { Vec::new() } else { self.running() };
-        let counters = |(slot, pid)| (slot, Counters { pid, log: length(slot), bytes: umiak_sys::observe::moved(pid) });
+        let counters = |(slot, pid)| {
+            let (bytes, awaits_input) = (moved(pid), awaits_input(worker(pid)));
+            (slot, Counters { pid, log: length(slot), bytes, awaits_input })
+        };
         running.into_iter().map(counters).collect()
     }
 }

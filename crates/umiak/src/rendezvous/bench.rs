@@ -59,6 +59,7 @@ impl Coordinator {
                 uneven: false,
                 limits: options.limits,
                 settle: Duration::from_millis(500),
+                hang: None,
                 restart: umiak_core::model::Restart::default(),
                 seed: 1,
             },

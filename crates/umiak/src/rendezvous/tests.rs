@@ -113,6 +113,7 @@ impl Job {
                 uneven: false,
                 limits: self.limits,
                 settle: Duration::from_millis(500),
+                hang: None,
                 restart: umiak_core::model::Restart::default(),
                 seed: 1,
             },

@@ -1,5 +1,6 @@
 //! Jobs that hang: noticed only if no rank makes progress, the odd rank is named, and stacks can be read at any time.
 
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -15,6 +16,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("hang::odd_rank_is_named", &[], odd_rank_is_named)
         .test("hang::restarts_as_the_policy_says", &[], restarts)
         .test("hang::output_or_data_of_one_rank_is_progress", &[], progress)
+        .test("hang::waiting_for_input_is_no_hang", &[], waiting_for_input)
+        .test("hang::server_is_not_the_odd_one", &[], server)
         .test("hang::all_nodes_are_without_progress", &[Netns], two_nodes)
         .test("hang::processor_time_is_no_progress", &[], spinning)
         .test("hang::stacks_of_a_live_run", &[], stacks)
@@ -96,6 +99,44 @@ fn progress() {
     let sandbox = Sandbox::new();
     std::fs::write(sandbox.path().join("train.py"), SENDING).expect("the sandbox can be written to");
     sandbox.umiak(format!("launch {flags} train.py").split(' ')).finish().expect_code(0);
+}
+
+/// As in a debugger: the user may think for longer than the limit and both samples take together.
+fn waiting_for_input() {
+    let sandbox = Sandbox::new();
+    sandbox.write("train.py", "import os, time\nif os.environ['PADDLE_TRAINER_ID'] == '0':\n    open(input(), 'w')\nwhile not os.path.exists('go'):\n    time.sleep(0.05)\n");
+    let typing = Command::new("sh").args(["-c", "sleep 8; echo go"]).stdout(Stdio::piped()).spawn();
+    let mut typing = typing.expect("sh can be started");
+    let words = "launch --nproc_per_node 2 --stdin 0 --hang-timeout 300ms --show none train.py";
+    let run = sandbox.umiak(words.split(' ')).stdin(typing.stdout.take().expect("its stdout is a pipe"));
+    run.finish().expect_code(0);
+    typing.wait().expect("it has ended");
+}
+
+/// It waits for requests, and not where the trainers wait.
+fn server() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "serve.py",
+        "import socket\n\ndef serve():\n    socket.create_server(('127.0.0.1', 0)).accept()\n\nserve()\n",
+    );
+    sandbox.write("train.py", "import threading\n\ndef reduce():\n    threading.Event().wait()\n\nreduce()\n");
+    sandbox.write(
+        "job.yaml",
+        "\
+umiak: v1
+name: ps
+policy: {hang: 300ms}
+roles:
+  server: {command: exec python3 serve.py, completes: false}
+  trainer: {replicas: 2, command: exec python3 train.py}
+",
+    );
+    let outcome = sandbox.umiak(["run", "job.yaml"]).finish();
+    outcome.expect_code(124).expect_err("the job hangs");
+    assert!(!outcome.err().contains("did not reach the operation"), "{}", outcome.err());
+    let explained = sandbox.umiak(["explain"]).finish();
+    explained.expect_code(0).expect_out("serve.py:4 in serve").expect_out("train.py:4 in reduce");
 }
 
 fn two_nodes() {

@@ -38,6 +38,8 @@ pub struct Options {
     pub limits: Limits,
     /// How long ends are collected after a failure.
     pub settle: Duration,
+    /// The time without progress after which a job hangs, if it is limited.
+    pub hang: Option<Duration>,
     pub restart: model::Restart,
     /// Jitter of back-offs.
     pub seed: u64,
@@ -434,7 +436,7 @@ impl Coordinator {
         };
         self.nodes.iter().any(|node| matches!(node.stage, Some(Stage::Hung)))
             && self.nodes.iter().all(is_still)
-            && self.ended.is_none_or(|ended| now >= ended + RECHECK)
+            && self.ended.is_none_or(|ended| now >= ended + self.options.hang.unwrap_or_default().max(RECHECK))
     }
 
     /// Reports which nodes have servers that do not listen yet: at once when none is left, before that at intervals.

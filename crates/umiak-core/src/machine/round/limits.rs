@@ -64,9 +64,9 @@ pub const TELL_WHY: Duration = Duration::from_secs(10);
 pub const ANSWER: Duration = Duration::from_secs(5);
 /// How long to wait for the goodbye of each node.
 pub const GOODBYE: Duration = Duration::from_secs(5);
-/// Time for nodes without progress to report that they move again, after the trainers of another node have ended. Longer
-/// than the longest interval between two looks at a node.
-pub const RECHECK: Duration = Duration::from_secs(15);
+/// Trainers that end are progress: after those of one node have ended, the time without progress counts anew, and is at
+/// least this long, so that the other nodes can report that they move again.
+pub const RECHECK: Duration = Duration::from_secs(1);
 /// Interval between `waiting` messages.
 pub const NEWS: Duration = Duration::from_secs(1);
 /// Interval between probes of the addresses of missing nodes.

@@ -59,6 +59,7 @@ fn options(expects: &Expects, restarts: u32) -> Options {
         uneven: false,
         limits: Limits::default(),
         settle: SETTLE,
+        hang: Some(Duration::from_secs(4)),
         restart: model::Restart { max: restarts, ..model::Restart::default() },
         seed: 1,
     }
@@ -989,8 +990,8 @@ fn a_job_hangs_if_all_its_nodes_do() {
         round.stands(2, 1, Stage::Hung);
         assert_eq!(stops(&round.stands(3, 1, last.clone())), []);
         let mut moving = Round { coordinator: round.coordinator.clone(), now: round.now };
-        assert_eq!(stops(&round.pass(14_000, &[1, 2, 3])), []);
-        assert_eq!(stops(&round.pass(2_000, &[1, 2, 3]))[0].why, Why::Hung, "{last:?}");
+        assert_eq!(stops(&round.pass(3_900, &[1, 2, 3])), []);
+        assert_eq!(stops(&round.pass(200, &[1, 2, 3]))[0].why, Why::Hung, "{last:?}");
         moving.stands(1, 1, Stage::Running);
         assert_eq!(stops(&moving.pass(60_000, &[1, 2, 3])), []);
     }

@@ -96,6 +96,7 @@ impl Peers {
                 uneven: spec.request.may_be_uneven(),
                 limits,
                 settle: job.settle,
+                hang: job.hang,
                 restart: job.restart,
                 seed: fastrand::u64(..),
             },
