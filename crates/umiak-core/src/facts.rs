@@ -62,7 +62,7 @@ impl Fact {
             Self::Planned(planned) => vec![&mut planned.command],
             Self::Pending { reason } => vec![reason],
             Self::Ended { exit, .. } => exit.texts(),
-            Self::Observed { replicas } => replicas.iter_mut().flat_map(|observed| observed.snapshot.texts()).collect(),
+            Self::Observed { replicas } => replicas.iter_mut().flat_map(Observed::texts).collect(),
             Self::Diagnosed(verdict) => {
                 verdict.causes.iter_mut().chain(&mut verdict.victims).flat_map(Finding::texts).collect()
             }
@@ -115,6 +115,19 @@ impl Clue {
             | Self::Elsewhere
             | Self::Unresponsive => Vec::new(),
         }
+    }
+}
+
+impl Observed {
+    fn texts(&mut self) -> Vec<&mut String> {
+        let children = self.children.iter_mut().flat_map(Child::texts);
+        self.snapshot.texts().into_iter().chain(children).collect()
+    }
+}
+
+impl Child {
+    pub fn texts(&mut self) -> Vec<&mut String> {
+        std::iter::once(&mut self.name).chain(self.snapshot.texts()).collect()
     }
 }
 
@@ -459,6 +472,8 @@ pub struct Observed {
     pub subject: Subject,
     #[serde(flatten)]
     pub snapshot: Snapshot,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub children: Vec<Child>,
 }
 
 /// What a running process is doing, as the kernel and its interpreter show it.
@@ -483,9 +498,44 @@ pub struct Snapshot {
     /// TCP ports on which it listens; absent if its sockets were not read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub listeners: Option<u32>,
+    /// True if its main thread waits for its standard input.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub awaits_input: bool,
     /// The Python stack of its main thread, innermost frame first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub stack: Vec<StackFrame>,
+    /// Outer frames that are not in `stack`.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub more_frames: u32,
+    /// Why there is no stack, if it was looked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub no_stack: Option<NoStack>,
+}
+
+/// Why the stack of a process could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NoStack {
+    /// It runs no Python interpreter.
+    NotPython,
+    /// It has ended in the meantime.
+    Ended,
+    /// Its memory may not be read.
+    NotPermitted,
+    /// There was not enough time.
+    NotInTime,
+    /// Its interpreter is just starting, or its version is unknown.
+    Unreadable,
+}
+
+/// A Python process that a replica has started: a worker of a data loader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Child {
+    pub pid: u32,
+    /// Its name for the kernel.
+    pub name: String,
+    #[serde(flatten)]
+    pub snapshot: Snapshot,
 }
 
 /// The state of a process.
@@ -719,7 +769,9 @@ mod tests {
             Fact::StopSent { how: StopHow::Terminate, replicas: vec!["trainer-3".into()] },
             Fact::Paused,
             Fact::Continued,
-            Fact::Observed { replicas: vec![Observed { subject: subject.clone(), snapshot: Snapshot::default() }] },
+            Fact::Observed {
+                replicas: vec![Observed { subject: subject.clone(), snapshot: Snapshot::default(), children: vec![] }],
+            },
             Fact::Diagnosed(verdict),
             Fact::Noticed { code: "U1".into(), message: "words".into() },
             Fact::Ignored { event: "Start".into(), state: "attempt 1".into() },
@@ -766,7 +818,13 @@ mod tests {
             usage: None,
         };
         for mut fact in [
-            Fact::Observed { replicas: vec![Observed { subject, snapshot }] },
+            Fact::Observed {
+                replicas: vec![Observed {
+                    subject,
+                    snapshot: snapshot.clone(),
+                    children: vec![Child { pid: 1, name: secret(), snapshot }],
+                }],
+            },
             Fact::Diagnosed(Verdict { causes: vec![finding.clone()], victims: vec![finding.clone()] }),
             Fact::AttemptFailed(Box::new(finding)),
         ] {

@@ -81,7 +81,8 @@ pub fn worker(pid: u32) -> u32 {
     process(pid).map_or(pid, |process| process.pid)
 }
 
-fn one(pid: u32) -> Option<Process> {
+/// State, wait channel and CPU time of this very process.
+pub fn one(pid: u32) -> Option<Process> {
     let stat = read_small(format!("/proc/{pid}/stat"))?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{LazyLock, PoisonError, RwLock};
 
 use serde_json::Value;
-use umiak_core::facts::{Evidence, Fact, Snapshot};
+use umiak_core::facts::{Child, Evidence, Fact, Snapshot};
 use umiak_core::mask::Known;
 use umiak_core::plan::document::Submission;
 
@@ -104,6 +104,10 @@ pub(crate) fn mask_evidence(evidence: &mut Evidence) {
 /// Masks the names of functions and files.
 pub(crate) fn mask_snapshot(snapshot: &mut Snapshot) {
     mask(snapshot.texts());
+}
+
+pub(crate) fn mask_child(child: &mut Child) {
+    mask(child.texts());
 }
 
 /// Masks all texts of a JSON value: sentences of umiak.

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
 
-use crate::driver::stacks::stacks;
+use crate::clock::wall_micros;
+use crate::driver::stacks::{Answer, stacks};
 use crate::history::{Home, find, only_live};
 use crate::views::Output;
-use crate::views::stacks::{SeenRun, human};
+use crate::views::stacks::{SeenRun, elsewhere, human};
 
 use super::runs::{Done, Format, print_json, print_text};
 
@@ -29,12 +30,12 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             Diagnostic::error(Code::J0025, "no live runs").hint("`umiak ls` lists the runs that have ended")
         })?,
     };
-    let (replicas, live) = stacks(&run)?;
+    let Answer { replicas, live, status } = stacks(&run)?;
+    let (name, at, elsewhere) = (status.name.clone(), wall_micros(), elsewhere(&status));
+    let seen = SeenRun { v: 1, run: run.id(), name, at, live, replicas, elsewhere };
     match arguments.format.output {
-        Output::Json => print_json(&SeenRun { v: 1, run: run.id(), live, replicas }),
-        Output::Human | Output::Quiet => {
-            print_text(&human(&arguments.format.style(), &replicas, live.saturating_sub(replicas.len())))
-        }
+        Output::Json => print_json(&seen),
+        Output::Human | Output::Quiet => print_text(&human(&arguments.format.style(), &seen)),
     }?;
     Ok(ExitCode::SUCCESS)
 }

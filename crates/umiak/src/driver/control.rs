@@ -45,7 +45,7 @@ pub(crate) struct ControlAnswer {
     /// Number of live replicas, in the answer to [`ControlOrder::Stacks`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) live: Option<usize>,
-    /// Those of them that could be read.
+    /// Those of them that have a process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) replicas: Vec<Observed>,
 }

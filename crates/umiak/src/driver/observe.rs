@@ -41,7 +41,11 @@ impl Driver {
         let seen = &self.core.now.seen;
         let slots = self.core.slots().filter_map(|slot| Some((slot, seen.get(&slot)?)));
         let replicas: Vec<Observed> = slots
-            .map(|(slot, seen)| Observed { subject: self.core.machine.subject(slot), snapshot: seen.snapshot.clone() })
+            .map(|(slot, seen)| Observed {
+                subject: self.core.machine.subject(slot),
+                snapshot: seen.snapshot.clone(),
+                children: seen.children.clone(),
+            })
             .collect();
         if !replicas.is_empty() {
             self.core.recorder.fact(Fact::Observed { replicas });

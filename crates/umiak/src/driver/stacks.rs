@@ -1,18 +1,20 @@
 //! `umiak stacks`: what the replicas of a live run are doing, at both ends of the control socket.
 
+use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Observed, Subject};
+use umiak_core::facts::{NoStack, Observed, ProcessState, Snapshot, Subject};
+use umiak_core::status::Status;
 
 use super::Driver;
 use super::control::{ControlAnswer, ControlOrder, PATIENCE, answer, end};
 use super::stop::{ask, deaf, elsewhere, no_answer};
 use crate::history::{Life, RunDir, journal, life_of};
-use crate::host::observe;
+use crate::host::observe::{self, Seen};
 
 impl Driver {
     /// Answers in a thread: reading the stacks of many replicas takes a while, and the run goes on. One at a time.
@@ -55,17 +57,35 @@ impl Driver {
 fn look(ranks: &[(Subject, Option<Duration>, u32)]) -> Vec<Observed> {
     let pids: Vec<(usize, u32)> = ranks.iter().enumerate().map(|(position, (_, _, pid))| (position, *pid)).collect();
     let seen = observe::look(&pids, observe::UNHURRIED, true);
-    let observed = seen.into_iter().map(|(position, seen)| {
-        let (subject, quiet, _) = &ranks[position];
-        let mut snapshot = seen.snapshot;
+    let mut seen: HashMap<usize, Seen> = seen.into_iter().collect();
+    let observed = ranks.iter().enumerate().map(|(position, (subject, quiet, pid))| {
+        let Seen { mut snapshot, children, .. } = seen.remove(&position).unwrap_or_else(|| unseen(*pid));
         snapshot.quiet_micros = quiet.and_then(|quiet| u64::try_from(quiet.as_micros()).ok());
-        Observed { subject: subject.clone(), snapshot }
+        Observed { subject: subject.clone(), snapshot, children }
     });
     observed.collect()
 }
 
-/// Asks the supervisor of a live run. Returns what could be read, and the number of live replicas.
-pub(crate) fn stacks(run: &RunDir) -> Result<(Vec<Observed>, usize), Diagnostic> {
+/// A process that was not looked at: it has ended, or there was not enough time.
+fn unseen(pid: u32) -> Seen {
+    let has_ended = umiak_sys::observe::one(pid).is_none();
+    let (state, why) =
+        if has_ended { (ProcessState::Exiting, NoStack::Ended) } else { (ProcessState::default(), NoStack::NotInTime) };
+    Seen { snapshot: Snapshot { state, no_stack: Some(why), ..Snapshot::default() }, ..Seen::default() }
+}
+
+/// The answer of a supervisor.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) replicas: Vec<Observed>,
+    /// Number of live replicas, also of those without a process yet.
+    pub(crate) live: usize,
+    /// The run, as recorded.
+    pub(crate) status: Status,
+}
+
+/// Asks the supervisor of a live run.
+pub(crate) fn stacks(run: &RunDir) -> Result<Answer, Diagnostic> {
     let replay = journal::replay(run).map_err(|error| error.diagnostic())?;
     let supervisor = match life_of(run, replay.is_finished()).map_err(|error| error.diagnostic())? {
         Life::Finished | Life::Lost => {
@@ -84,7 +104,7 @@ pub(crate) fn stacks(run: &RunDir) -> Result<(Vec<Observed>, usize), Diagnostic>
     match ask(run, &ControlOrder::Stacks {}) {
         Ok(ControlAnswer { ok: true, live, replicas, .. }) => {
             let live = live.unwrap_or(replicas.len());
-            Ok((replicas, live))
+            Ok(Answer { replicas, live, status: replay.status })
         }
         Ok(answer) => Err(Diagnostic::error(Code::J0026, format!("the stacks of {} cannot be read", run.id()))
             .row("reason", answer.error.unwrap_or_default())),

@@ -4,6 +4,7 @@
 //! Mirrors follow the log files of ranks; the ranks write those files themselves and never wait for us. The output of a
 //! single rank is copied unchanged; with several ranks, lines start with names.
 
+pub mod doing;
 pub mod lines;
 mod mirror;
 mod status;

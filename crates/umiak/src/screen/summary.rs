@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use umiak_core::diagnose::kernel::size;
-use umiak_core::facts::{Clue, Finding, Limit, Snapshot, Verdict};
+use umiak_core::facts::{Clue, Finding, Limit, Verdict};
 use umiak_core::model::{Exit, replica_parts};
 
+use super::doing::{doing, waits};
 use super::style::{Mark, Style, duration, ranges};
 
 /// Number of causes shown in full; the rest are only named.
@@ -108,10 +109,12 @@ pub fn failure(style: &Style, verdict: &Verdict, others: &Others, place: impl Fn
         let rest = groups[IN_FULL..].iter().flatten().copied();
         let _ = writeln!(text, "  and {} likewise", crowd(rest, &place).names);
     }
-    let (hung, lost): (Vec<&Finding>, Vec<&Finding>) =
+    let (mut hung, lost): (Vec<&Finding>, Vec<&Finding>) =
         verdict.victims.iter().partition(|victim| victim.timed_out == Some(Limit::Hang));
+    // Those without a clue: none of them is the odd one.
+    hung.extend(verdict.causes.iter().filter(|cause| cause.timed_out == Some(Limit::Hang) && cause.clue.is_none()));
     for (at, group) in waiting(&hung) {
-        let _ = writeln!(text, "  {}  {} at {at}", style.dim("waited       "), crowd(group, &place).names);
+        let _ = writeln!(text, "  {}  {} {at}", style.dim("waited       "), crowd(group, &place).names);
     }
     if let Some(victims) = victims(&lost, &place) {
         let _ = writeln!(text, "  {}  {victims}", style.dim("followed     "));
@@ -235,7 +238,7 @@ fn tell(
     let _ = writeln!(text, "{}{first}", style.red(&head));
     let evidence = finding.evidence.as_ref();
     if let Some(snapshot) = finding.snapshot.as_ref().filter(|_| finding.clue.is_some()) {
-        let _ = writeln!(text, "  {}", style.bold(&snapshot.describe()));
+        let _ = writeln!(text, "  {}", style.bold(&doing(snapshot)));
     }
     for fact in evidence.into_iter().flat_map(|evidence| &evidence.kernel) {
         let _ = writeln!(text, "  {}", style.bold(&fact.describe()));
@@ -336,8 +339,11 @@ fn spawn_hint(exit: &Exit) -> Option<&'static str> {
 fn waiting<'a>(hung: &[&'a Finding]) -> Vec<(String, Vec<&'a Finding>)> {
     let mut groups: Vec<(String, Vec<&Finding>)> = Vec::new();
     for finding in hung {
-        let Some(place) = finding.snapshot.as_ref().and_then(Snapshot::place) else { continue };
-        let at = place.describe();
+        let Some(snapshot) = &finding.snapshot else { continue };
+        let at = match snapshot.place() {
+            Some(place) => format!("at {}", place.describe()),
+            None => format!("without a known stack: {}", waits(snapshot)),
+        };
         match groups.iter_mut().find(|(other, _)| *other == at) {
             Some((_, findings)) => findings.push(finding),
             None => groups.push((at, vec![finding])),

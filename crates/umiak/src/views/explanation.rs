@@ -194,7 +194,7 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)], tol
             Fact::Supervised(_) if position == 0 => {}
             Fact::Observed { replicas } => {
                 let _ = writeln!(text, "\n{} still running before the stop", style.dim(&moment(*at)));
-                text.push_str(&stacks::human(style, replicas, 0));
+                text.push_str(&stacks::replicas(style, replicas));
             }
             other => {
                 let _ = writeln!(text, "\n{} {}", style.dim(&moment(*at)), describe(other));

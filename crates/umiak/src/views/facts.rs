@@ -9,6 +9,7 @@ use umiak_core::model::{FIRST_ATTEMPT, StopHow, signal_name};
 use super::Output;
 use super::time::moment;
 use crate::history::RunId;
+use crate::screen::doing::doing;
 use crate::screen::style::duration;
 
 /// Turns records into lines, one after the other.
@@ -119,7 +120,7 @@ fn words(fact: &Fact) -> String {
         Fact::Continued => "continued".to_owned(),
         Fact::Observed { replicas } => {
             let seen: Vec<String> =
-                replicas.iter().map(|it| format!("{} {}", who(&it.subject), it.snapshot.describe())).collect();
+                replicas.iter().map(|it| format!("{} {}", who(&it.subject), doing(&it.snapshot))).collect();
             format!("still running before the stop: {}", list(&seen))
         }
         Fact::Diagnosed(verdict) => {

@@ -21,6 +21,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("hang::all_nodes_are_without_progress", &[Netns], two_nodes)
         .test("hang::processor_time_is_no_progress", &[], spinning)
         .test("hang::stacks_of_a_live_run", &[], stacks)
+        .test("hang::stacks_of_children_and_reasons", &[], children)
         .test("hang::signals_are_heard_while_stacks_are_read", &[], interrupted)
         .test("hang::early_end_is_the_cause", &[], early_end)
         .test("hang::suspended_rank_is_the_cause", &[], suspended);
@@ -133,7 +134,8 @@ roles:
 ",
     );
     let outcome = sandbox.umiak(["run", "job.yaml"]).finish();
-    outcome.expect_code(124).expect_err("the job hangs");
+    outcome.expect_code(124).expect_err("the job hangs").expect_err("waited         trainer 0-1 at ");
+    outcome.expect_err("train.py:4 in reduce").expect_err("waited         server-0 without a known stack: waits for");
     assert!(!outcome.err().contains("did not reach the operation"), "{}", outcome.err());
     let explained = sandbox.umiak(["explain"]).finish();
     explained.expect_code(0).expect_out("serve.py:4 in serve").expect_out("train.py:4 in reduce");
@@ -177,6 +179,57 @@ fn stacks() {
     // The ranks were not disturbed.
     running.finish().expect_code(0);
     ask("stacks 1").expect_code(2).expect_err("run-000001 is not running");
+}
+
+/// A rank with two workers, and one that runs no Python.
+fn children() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "train.py",
+        "\
+import multiprocessing, os, time
+
+def deep(depth):
+    while depth == 0 and not os.path.exists('go'):
+        time.sleep(0.01)
+    depth and deep(depth - 1)
+
+def load(depth):
+    open('up-%d' % os.getpid(), 'w').close()
+    deep(depth)
+
+if __name__ == '__main__':
+    context = multiprocessing.get_context('fork')
+    workers = [context.Process(target=load, args=(60,)) for _ in range(2)]
+    [worker.start() for worker in workers]
+    [worker.join() for worker in workers]
+",
+    );
+    sandbox.write(
+        "job.yaml",
+        "umiak: v1\nname: load\nroles:\n  trainer:\n    command: exec python3 train.py\n  other:\n    command: exec sleep 600\n    completes: false\n",
+    );
+    let ask = |words: &str| sandbox.umiak(words.split(' ')).start().finish_unchecked();
+    let running = sandbox.umiak(["run", "job.yaml"]).start();
+    running.wait_until("both workers", || sandbox.list(".").iter().filter(|name| name.starts_with("up-")).count() == 2);
+    let begin = Instant::now();
+    let text = loop {
+        let text = ask("stacks");
+        if text.out().contains("2 child processes") || begin.elapsed() > Duration::from_secs(60) {
+            break text;
+        }
+    };
+    text.expect_code(0).expect_out(" run-000001 load  ").expect_out("  trainer-0 at ").expect_out("(pids ");
+    text.expect_out("train.py:5 in deep\n").expect_out("\n      … ").expect_out(" more\n");
+    text.expect_out("  other-0 sleeps for a set time (").expect_out("; no stack: it runs no Python interpreter");
+    let data: Value = serde_json::from_str(&ask("stacks --output json").out()).expect("JSON");
+    let schema: Value = serde_json::from_str(&ask("schema stacks").out()).expect("a schema");
+    assert_eq!(violation(&schema, &data), None, "{data}");
+    let trainer =
+        data["replicas"].as_array().and_then(|all| all.iter().find(|it| it["subject"]["replica"] == "trainer-0"));
+    assert_eq!(trainer.and_then(|it| it["children"].as_array()).map(Vec::len), Some(2), "{data}");
+    sandbox.write("go", "");
+    running.finish().expect_code(0);
 }
 
 /// Reading stacks never returns here.
