@@ -38,6 +38,7 @@ static SECRETS: LazyLock<RwLock<Secrets>> = LazyLock::new(|| {
         }
     }
     secrets.all.learn_words(&std::env::args_os().collect::<Vec<_>>());
+    secrets.shown.push(umiak_sys::host::name());
     secrets.shown.extend(std::env::current_dir().map(|path| path.display().to_string()));
     secrets.sort();
     RwLock::new(secrets)
