@@ -284,7 +284,10 @@ impl Status {
                     }
                 }
             }
-            Fact::Diagnosed(verdict) => self.verdict = Some(verdict.clone()),
+            Fact::Diagnosed(verdict) => {
+                self.excuse(verdict);
+                self.verdict = Some(verdict.clone());
+            }
             Fact::Retrying { scope, subjects, blame, .. } => {
                 for subject in subjects {
                     self.next_attempt(subject, Retry { at, scope: *scope, blame: *blame });
@@ -403,6 +406,16 @@ impl Status {
         };
         replica.turn_to(subject.attempt);
         replica.stage = Stage::Starting { at };
+    }
+
+    /// In a job that hangs, only the causes hang: the others waited for them, and were stopped.
+    fn excuse(&mut self, verdict: &Verdict) {
+        for victim in verdict.victims.iter().filter(|victim| victim.timed_out == Some(Limit::Hang)) {
+            self.change(&victim.subject, |stage| match stage {
+                Stage::Running { timed_out, .. } | Stage::Ended(Ended { timed_out, .. }) => *timed_out = None,
+                Stage::Waiting | Stage::Starting { .. } | Stage::Abandoned => {}
+            });
+        }
     }
 
     fn started(&mut self, subject: &Subject, instance: &Instance, at: u64) {

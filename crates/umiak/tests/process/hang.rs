@@ -60,6 +60,10 @@ fn odd_rank_is_named() {
     outcome.expect_err("did not reach the operation that the others were waiting in").expect_err("train.py:8 in load");
     let explained = sandbox.umiak(["explain"]).finish();
     explained.expect_code(0).expect_out("train.py:4 in reduce").expect_out("train.py:8 in load");
+    // The others waited for it.
+    let shown = sandbox.umiak(["show"]).finish();
+    shown.expect_code(0).expect_out("✗ hung").expect_out("⊘ stopped by us (SIGTERM)");
+    assert_eq!(shown.out().matches("✗ hung").count(), 1, "{}", shown.out());
     sandbox.assert_nothing_left();
 }
 
