@@ -36,7 +36,7 @@ const CASES: &str = "# Exit codes
 | `run` of several roles failed | 1 |
 | stopped by `umiak stop` | 3 |
 | stopped by signal n (Ctrl-C is 2, so 130) | 128 + n |
-| the run, or the causing replica, exceeded a time limit | 124 |
+| the run, or the causing replica, exceeded a time limit, or the job hung (`--hang-timeout`, `policy.hang`) | 124 |
 | the rendezvous failed or a node was lost, and no rank is the cause | 123 |
 | wrong usage, or a document with errors | 2 |
 | umiak itself failed | 125 |
