@@ -145,6 +145,12 @@ fn is_exception(line: &str) -> bool {
     is_name && is_type && name.chars().any(char::is_lowercase)
 }
 
+/// An exception whose type names it as an error: `ValueError: bad batch`.
+pub(super) fn is_error(line: &str) -> bool {
+    let name = line.split_once(':').map_or(line, |(name, _)| name);
+    is_exception(line) && ["Error", "Exception", "Interrupt"].iter().any(|end| name.ends_with(end))
+}
+
 fn last_before<'a>(lines: &[&'a str], at: usize) -> &'a str {
     lines[at.saturating_sub(4)..at].iter().rev().find(|line| !line.is_empty()).copied().unwrap_or_default()
 }

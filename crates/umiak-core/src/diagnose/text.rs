@@ -2,10 +2,15 @@
 
 use std::borrow::Cow;
 
+use super::python;
+use super::signatures;
+
 /// Bytes at the end of the input that are read, at most.
 const MAX_TAIL: usize = 256 * 1024;
 /// Bytes of one line that are read. A longer error message has its essential part at the start.
 const MAX_LINE: usize = 1024;
+/// States of one line that are read.
+const MAX_STATES: usize = 64;
 /// Characters of one line that are kept as evidence.
 pub(super) const WIDTH: usize = 300;
 
@@ -29,17 +34,19 @@ pub(super) fn rows(tail: &[u8], first_line: Option<u64>) -> Vec<Row> {
 }
 
 /// One line as a terminal would finally show it: the last state of a progress bar, without colours and
-/// control characters, without the rank prefix that launchers put before every line.
+/// control characters, without the rank prefix that launchers put before every line. What is drawn over an error does
+/// not hide it.
 fn clean(line: &[u8]) -> String {
+    let state = |segment: &[u8]| {
+        let segment = plain(&String::from_utf8_lossy(&segment[..segment.len().min(MAX_LINE)]));
+        without_rank(&segment).to_owned()
+    };
     // A bar's last `\r` is often followed by nothing, or by an escape that clears the line.
-    line.rsplit(|&byte| byte == b'\r')
-        .map(|segment| {
-            let segment = &segment[..segment.len().min(MAX_LINE)];
-            plain(&String::from_utf8_lossy(segment))
-        })
-        .find(|segment| !segment.is_empty())
-        .map(|segment| without_rank(&segment).to_owned())
-        .unwrap_or_default()
+    let mut states = line.rsplit(|&byte| byte == b'\r').map(state).filter(|state| !state.is_empty());
+    let Some(last) = states.next() else { return String::new() };
+    let is_error = |state: &String| python::is_error(state) || signatures::of_line(state).is_some();
+    let mut earlier = states.take(MAX_STATES).peekable();
+    if earlier.peek().is_none() || is_error(&last) { last } else { earlier.find(is_error).unwrap_or(last) }
 }
 
 /// Removes escape sequences, control characters and trailing blanks.
@@ -145,11 +152,14 @@ mod tests {
 
     #[test]
     fn terminal_noise() {
-        let cases: [(&[u8], &str); 9] = [
+        let cases: [(&[u8], &str); 12] = [
             (b"plain", "plain"),
             (b"windows\r", "windows"),
             (b" 10%|#  | 1/10\r 20%|## | 2/10", " 20%|## | 2/10"),
             (b"done\r\x1b[K", "done"),
+            (b"RuntimeError: boom\rok", "RuntimeError: boom"),
+            (b" 20%|## | 2/10\rRuntimeError: boom\r\n", "RuntimeError: boom"),
+            (b"CUDA out of memory. Tried to allocate 2 GiB\r 30%|", "CUDA out of memory. Tried to allocate 2 GiB"),
             (b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07text", "red text"),
             (b"\xff\xfe bytes", "\u{fffd}\u{fffd} bytes"),
             (b"[rank3]: Traceback", "Traceback"),

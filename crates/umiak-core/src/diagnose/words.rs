@@ -2,7 +2,7 @@
 
 use super::python;
 use crate::diag::shown;
-use crate::facts::{Clue, ProcessState, Snapshot, StackFrame};
+use crate::facts::{Clue, Snapshot, StackFrame};
 
 impl Clue {
     /// A description for users, to follow the name of the rank.
@@ -39,28 +39,6 @@ fn list(names: &[String]) -> String {
 }
 
 impl Snapshot {
-    /// What it was doing, in one line: `at train.py:88 in step; sleeping in futex_wait_queue, 1.2 s CPU, 4 connections`.
-    pub fn describe(&self) -> String {
-        let mut parts = vec![match (self.state, &self.waits_in) {
-            (ProcessState::Running, _) => "running".to_owned(),
-            (ProcessState::Sleeping, Some(function)) => format!("sleeping in {function}"),
-            (ProcessState::Sleeping, None) => "sleeping".to_owned(),
-            (ProcessState::Blocked, Some(function)) => format!("blocked in {function}"),
-            (ProcessState::Blocked, None) => "blocked in the kernel".to_owned(),
-            (ProcessState::Suspended, _) => "suspended".to_owned(),
-            (ProcessState::Exiting, _) => "exiting".to_owned(),
-        }];
-        parts.push(format!("{:.1} s CPU", self.cpu_micros as f64 / 1e6));
-        parts.extend(self.quiet_micros.map(|micros| format!("last output {:.1} s ago", micros as f64 / 1e6)));
-        parts.extend(self.connections.map(|count| match count {
-            0 => "no connection".to_owned(),
-            1 => "1 connection".to_owned(),
-            _ => format!("{count} connections"),
-        }));
-        let place = self.place().map(|frame| format!("at {}; ", frame.describe())).unwrap_or_default();
-        format!("{place}{}", parts.join(", "))
-    }
-
     /// The innermost frame of the user's code; the innermost at all if there is none.
     pub fn place(&self) -> Option<&StackFrame> {
         self.stack.iter().find(|frame| python::is_users(&frame.file)).or(self.stack.first())
