@@ -188,9 +188,10 @@ impl Scene<'_> {
     }
 
     /// The ranks outside an operation with their peers if others are in one; otherwise those at a place of the minority.
+    /// Servers wait for requests at a place of their own, which does not make them the odd ones.
     fn apart(&self) -> Option<(Vec<usize>, Clue)> {
         let places: Vec<Option<String>> = self.ends.iter().map(End::doing).collect();
-        let known: Vec<usize> = (0..places.len()).filter(|&at| places[at].is_some()).collect();
+        let known: Vec<usize> = (0..places.len()).filter(|&at| places[at].is_some() && !self.ends[at].serves).collect();
         let (within, outside): (Vec<usize>, Vec<usize>) = known.iter().partition(|&&at| self.ends[at].communicates());
         if !within.is_empty() && !outside.is_empty() {
             return Some((outside, Clue::Elsewhere));

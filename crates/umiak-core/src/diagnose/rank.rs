@@ -37,6 +37,9 @@ pub struct End {
     pub by_us: bool,
     /// It ended before our first signal.
     pub before_stop: bool,
+    /// Other roles decide the end of the job: it waits for their requests.
+    #[serde(default)]
+    pub serves: bool,
     /// The time limit that it exceeded and was stopped for.
     #[serde(default)]
     pub timed_out: Option<Limit>,

@@ -70,23 +70,7 @@ impl Driver {
         let mut addresses =
             self.core.plan.at(slot).map(|replica| self.core.plan.addresses(replica)).unwrap_or_default();
         addresses.extend(seen.into_iter().flat_map(|seen| &seen.addresses));
-        let (mut evidence, mut snapshot) = (evidence, seen.map(|seen| seen.snapshot.clone()));
-        if self.core.now.watching.is_declared && self.is_serving(slot) {
-            // It waits for requests at a place of its own, which does not make it the odd one.
-            if let Some(evidence) = &mut evidence {
-                evidence.place = None;
-            }
-            if let Some(snapshot) = &mut snapshot {
-                snapshot.stack.clear();
-            }
-        }
-        Gathered { slot, evidence, snapshot, addresses }
-    }
-
-    /// True if other roles decide the end of the job.
-    fn is_serving(&self, slot: Slot) -> bool {
-        let plan = &self.core.plan;
-        !plan.role(slot).completion.decides && plan.job.roles.iter().any(|role| role.completion.decides)
+        Gathered { slot, evidence, snapshot: seen.map(|seen| seen.snapshot.clone()), addresses }
     }
 
     /// Returns an attempt's log, and the file where torch may have written its error.

@@ -217,6 +217,7 @@ fn told(rank: u32) -> Stage {
         order: 0,
         by_us: false,
         before_stop: true,
+        serves: false,
         timed_out: None,
         evidence: None,
         snapshot: None,

@@ -30,6 +30,7 @@ fn end(rank: u32, exit: Exit, log: &str) -> End {
         order: 0,
         by_us: false,
         before_stop: true,
+        serves: false,
         timed_out: None,
         evidence: Some(extract(log.as_bytes(), Some(1), None)),
         snapshot: None,
@@ -292,6 +293,17 @@ fn a_single_accuser_that_the_kernel_contradicts() {
     assert!(verdict.victims.is_empty(), "{:?}", verdict.victims);
     let verdict = judge(vec![end(1, code(7), GLOO_LOST), other(), owner(0)]);
     assert_eq!(ranks(&verdict.causes), [2]);
+}
+
+/// Servers wait for requests, each at its own place.
+#[test]
+fn a_server_is_not_the_odd_one() {
+    let hung = |end: End| End { timed_out: Some(Limit::Hang), by_us: true, ..end };
+    let trainer = |rank| hung(running(end(rank, signal(15), ""), at("torch", 81)));
+    let server = |serves| End { serves, ..hung(running(end(2, signal(15), ""), at("/home/u/serve.py", 5))) };
+    let odd = |serves| ranks(&judge(vec![trainer(0), trainer(1), server(serves)]).causes);
+    assert_eq!(odd(false), [2]);
+    assert_ne!(odd(true), [2]);
 }
 
 /// A clue never competes with an error of a rank's own.

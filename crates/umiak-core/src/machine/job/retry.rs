@@ -155,6 +155,7 @@ impl Machine {
             order: end.order,
             by_us: end.by_us,
             before_stop: end.before_stop,
+            serves: false,
             timed_out: end.timed_out,
             evidence: evidence.map(|evidence| *evidence),
             snapshot: None,

@@ -68,6 +68,7 @@ impl Machine {
             return self.ignore(&Event::Gathered(gathered), effects);
         };
         let mut gathered: BTreeMap<Slot, Gathered> = gathered.into_iter().map(|it| (it.slot, it)).collect();
+        let some_decide = self.job.roles.iter().any(|role| role.completion.decides);
         let ends = ends.iter().map(|(slot, end)| {
             let gathered = gathered.remove(slot).unwrap_or_else(|| Gathered::nothing(*slot));
             diagnose::End {
@@ -77,6 +78,7 @@ impl Machine {
                 order: end.order,
                 by_us: end.by_us,
                 before_stop: end.before_stop,
+                serves: some_decide && !self.job.roles[slot.role as usize].completion.decides,
                 timed_out: end.timed_out,
                 evidence: gathered.evidence,
                 snapshot: gathered.snapshot,

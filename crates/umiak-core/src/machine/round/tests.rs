@@ -166,6 +166,7 @@ fn told(rank: u32, signature: Option<&str>, traceback: bool) -> Told {
             order: 0,
             by_us: false,
             before_stop: true,
+            serves: false,
             timed_out: None,
             evidence: Some(Evidence { traceback, signature, ..Evidence::default() }),
             snapshot: None,

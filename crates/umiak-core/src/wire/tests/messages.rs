@@ -43,6 +43,7 @@ fn stages() -> Vec<Stage> {
         order: 7,
         by_us: false,
         before_stop: true,
+        serves: false,
         timed_out: None,
         evidence: Some(Evidence {
             headline: Some(Line { text: "\u{fffd}\"Error\"\n\0".to_owned(), number: Some(3) }),
