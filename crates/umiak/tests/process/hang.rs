@@ -139,7 +139,10 @@ roles:
     );
     let outcome = sandbox.umiak(["run", "job.yaml"]).finish();
     outcome.expect_code(124).expect_err("the job hangs").expect_err("waited         trainer 0-1 at ");
-    outcome.expect_err("train.py:4 in reduce").expect_err("waited         server-0 without a known stack: waits for");
+    outcome
+        .expect_err("train.py:4 in reduce")
+        .expect_err("waited         server-0 at ")
+        .expect_err("serve.py:4 in serve");
     assert!(!outcome.err().contains("did not reach the operation"), "{}", outcome.err());
     let explained = sandbox.umiak(["explain"]).finish();
     explained.expect_code(0).expect_out("serve.py:4 in serve").expect_out("train.py:4 in reduce");
