@@ -112,6 +112,7 @@ impl Clue {
             | Self::WrongRank { .. }
             | Self::NotListening { .. }
             | Self::NotConnected { .. }
+            | Self::Remaining { .. }
             | Self::Elsewhere
             | Self::Unresponsive => Vec::new(),
         }
@@ -450,6 +451,8 @@ pub enum Clue {
     Signalled,
     /// The messages of these replicas name it.
     Named { by: Vec<String> },
+    /// The only rank that did not lose a peer; this many did.
+    Remaining { lost: u32 },
     /// It ended with 0 before the first failure, while this many others were running.
     EndedEarly { running: u32 },
     /// It tried to connect to an address that no rank of this job has.

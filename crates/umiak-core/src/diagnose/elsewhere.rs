@@ -2,8 +2,8 @@
 //!
 //! Strongest clue first: a suspended process; a termination signal from outside; a rank that the messages name, by number
 //! or by the address of one of its sockets; an exit with 0 while others ran; an address that no rank has; a rank that the
-//! job does not have; an endpoint without a listener; no open connection; another line of code than where the others timed
-//! out; no time-out of its own. If all ranks timed out, the rank that most of them missed.
+//! job does not have; an endpoint without a listener; no open connection; the only rank that lost no peer; another line
+//! of code than where the others timed out; no time-out of its own. If all ranks timed out, the rank that most missed.
 
 use std::net::SocketAddr;
 
@@ -25,6 +25,7 @@ pub(super) fn find(ends: &[End]) -> Option<(Vec<usize>, Clue)> {
         .or_else(|| scene.wrong_rank())
         .or_else(|| scene.not_listening())
         .or_else(|| scene.not_connected())
+        .or_else(|| scene.remaining())
         .or_else(|| scene.elsewhere())
         .or_else(|| scene.unresponsive())
         .or_else(|| scene.named(true))
@@ -161,6 +162,15 @@ impl Scene<'_> {
         let connected = self.filter(|end| connections(end).is_some_and(|count| count > 0) || end.blames_peer());
         let clue = Clue::NotConnected { connected: connected.len() as u32 };
         if without.len() < connected.len() { some(without, clue) } else { None }
+    }
+
+    /// The only rank that did not lose a peer, if all others did: one of them closed its connections first. It may be
+    /// about to exit, so that its sockets could not be read.
+    fn remaining(&self) -> Option<(Vec<usize>, Clue)> {
+        let lost = self.filter(|end| end.kind() == Some(Kind::Victim));
+        let rest = self.filter(|end| end.kind() != Some(Kind::Victim));
+        let is_one = rest.len() == 1 && lost.len() > 1 && !self.ends[rest[0]].blames_peer();
+        is_one.then_some((rest, Clue::Remaining { lost: lost.len() as u32 }))
     }
 
     /// The ranks at another place than those that timed out; if all timed out, those at a place of the minority.

@@ -22,6 +22,7 @@ impl Clue {
                 format!("tried to connect to {address}, which is no address of this job")
             }
             Self::NotConnected { connected } => format!("had closed its connections to {}", others(*connected)),
+            Self::Remaining { lost } => format!("is the only rank that did not lose a peer, as {} did", others(*lost)),
             Self::Elsewhere => "did not reach the operation that the others were waiting in".to_owned(),
             Self::Unresponsive => "did not respond, and others timed out".to_owned(),
         }

@@ -273,6 +273,8 @@ fn when_every_failed_rank_blames_a_peer() {
     };
     let ends = vec![end(0, code(1), refused), met(1, 1), met(2, 0), met(3, 0)];
     clue("listens elsewhere, while the others have met", ends, &[1], &Clue::NotListening { listening: 0 });
+    let ending = running(end(0, signal(15), ""), |it| (it.state, it.connections) = (ProcessState::Exiting, None));
+    clue("is about to exit", vec![lost(1), lost(2), lost(3), ending], &[0], &Clue::Remaining { lost: 3 });
     let missed = "DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cpu//0/2\n";
     let missing = |rank| end(rank, code(1), missed);
     clue("duplicate rank", vec![missing(0), missing(2), missing(1), missing(3)], &[2], &by(&[0, 1, 3]));
