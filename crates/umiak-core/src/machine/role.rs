@@ -1,6 +1,6 @@
 //! The outcome of a role, from its completion policy and its counts.
 
-use crate::model::{Completion, MinSucceeded};
+use crate::model::{Completion, MinSucceeded, Success};
 
 /// How many replicas of a role are in which state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,23 +19,31 @@ pub enum Outcome {
     Running,
     Succeeded,
     Failed,
+    /// All replicas have ended, which decides nothing: the role that succeeds first does.
+    Over,
 }
 
 /// Failure is checked first: a role with both enough failures and enough successes has failed.
-pub fn outcome(completion: &Completion, counts: &Counts) -> Outcome {
+pub fn outcome(completion: &Completion, success: Success, counts: &Counts) -> Outcome {
     let needed = match completion.min_succeeded {
-        MinSucceeded::All => counts.replicas,
-        MinSucceeded::Count(count) => count.min(counts.replicas),
+        MinSucceeded::All => Some(counts.replicas),
+        MinSucceeded::Count(count) => Some(count.min(counts.replicas)),
+        MinSucceeded::Never => None,
     };
     if completion.min_failed > 0 && counts.failed >= completion.min_failed {
         Outcome::Failed
-    } else if counts.succeeded >= needed {
+    } else if needed.is_some_and(|needed| counts.succeeded >= needed) {
         Outcome::Succeeded
-    } else if counts.over == counts.replicas {
-        // All have ended without reaching success. A role that failures cannot fail has completed.
-        if completion.min_failed == 0 { Outcome::Succeeded } else { Outcome::Failed }
-    } else {
+    } else if counts.over < counts.replicas {
         Outcome::Running
+    } else if success != Success::All {
+        Outcome::Over
+    } else if completion.min_failed == 0 || needed.is_none() {
+        // A role that failures cannot fail, or successes not complete, has completed.
+        Outcome::Succeeded
+    } else {
+        // All have ended without reaching success.
+        Outcome::Failed
     }
 }
 
@@ -49,6 +57,7 @@ mod tests {
         let one = Completion { min_succeeded: MinSucceeded::Count(1), ..all };
         let tolerant = Completion { min_failed: 2, ..all };
         let never = Completion { min_failed: 0, ..all };
+        let endless = Completion { min_succeeded: MinSucceeded::Never, ..tolerant };
         let counts = |succeeded, failed, over| Counts { replicas: 4, succeeded, failed, over };
         for (policy, counts, expected) in [
             (all, counts(0, 0, 0), Outcome::Running),
@@ -64,8 +73,15 @@ mod tests {
             (tolerant, counts(0, 2, 2), Outcome::Failed),
             (never, counts(0, 3, 3), Outcome::Running),
             (never, counts(0, 4, 4), Outcome::Succeeded),
+            (endless, counts(3, 0, 3), Outcome::Running),
+            (endless, counts(3, 1, 4), Outcome::Succeeded),
+            (endless, counts(2, 2, 4), Outcome::Failed),
         ] {
-            assert_eq!(outcome(&policy, &counts), expected, "{policy:?} {counts:?}");
+            assert_eq!(outcome(&policy, Success::All, &counts), expected, "{policy:?} {counts:?}");
+            let ends = counts.over == 4 && counts.succeeded < 4;
+            let is_reached = expected == Outcome::Failed && counts.failed >= policy.min_failed.max(1);
+            let expected = if ends && !is_reached { Outcome::Over } else { expected };
+            assert_eq!(outcome(&policy, Success::First, &counts), expected, "first: {policy:?} {counts:?}");
         }
     }
 }

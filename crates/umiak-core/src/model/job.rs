@@ -217,6 +217,27 @@ impl Default for Completion {
 pub enum MinSucceeded {
     All,
     Count(u32),
+    /// No number of successes does: the role completes when all its replicas have ended.
+    Never,
+}
+
+/// Which roles must succeed for the job to succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Success {
+    /// Every role that decides.
+    #[default]
+    All,
+    /// The first role with enough successes ends the job. If all replicas end without that, the job succeeds if one of
+    /// them has succeeded.
+    First,
+    /// The same, but the job succeeds too if all replicas have failed.
+    End,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_all(success: &Success) -> bool {
+    *success == Success::All
 }
 
 /// Policies of the whole job.
@@ -224,6 +245,8 @@ pub enum MinSucceeded {
 pub struct Policy {
     /// Restarts of all roles together, after the job has failed.
     pub restart: Restart,
+    #[serde(default, skip_serializing_if = "is_all")]
+    pub success: Success,
     pub stop: StopPolicy,
     /// How long after the first failure an exit may still be the cause. Delays the report, never the stop.
     #[serde(with = "seconds")]
@@ -245,6 +268,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             restart: Restart::default(),
+            success: Success::default(),
             stop: StopPolicy::default(),
             settle: Duration::from_millis(500),
             timeout: None,

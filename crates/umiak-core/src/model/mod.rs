@@ -25,7 +25,7 @@ pub use ids::{
 pub use instance::{Instance, StopHow, StopSent};
 pub use job::{
     Blame, Command, Completion, Contract, Device, DeviceKind, Job, MinSucceeded, Policy, PortNeed, Resources, Restart,
-    Role, RoleRestart, Scope, StartAfter, StopPolicy, Timeouts, When, Work,
+    Role, RoleRestart, Scope, StartAfter, StopPolicy, Success, Timeouts, When, Work,
 };
 pub use part::Part;
 pub use request::{

@@ -585,6 +585,7 @@ impl<'a> Judge<'a> {
         match role.completion.min_succeeded {
             MinSucceeded::All => role.replicas,
             MinSucceeded::Count(count) => count.min(role.replicas),
+            MinSucceeded::Never => u32::MAX,
         }
     }
 

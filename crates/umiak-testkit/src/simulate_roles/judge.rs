@@ -6,7 +6,7 @@ use umiak_core::facts::{Began, Fact, Limit, StopReason, Subject, Verdict};
 use umiak_core::machine::job::{AttemptId, Effect, Event};
 use umiak_core::model::{Exit, FIRST_ATTEMPT, Scope, Slot, StartAfter, StepIndex, StopHow, Timestamp, When};
 
-use super::policy::{self, Fate};
+use super::policy::{self, Ends, Fate};
 use super::shadow::{End, Group, Shadow, Stage};
 use super::timeline::{Rule, Run, Step, Violation, What};
 
@@ -378,8 +378,9 @@ impl<'a> Judge<'a> {
         let bad = count(|shadow| shadow.stage == Stage::Gone || shadow.end().is_some_and(End::is_bad));
         let ended = count(|shadow| shadow.end().is_some());
         let gone = count(|shadow| shadow.stage == Stage::Gone);
-        let completion = self.run.scenario.job.roles[role as usize].completion;
-        policy::fate(&completion, slots.len(), good, bad, ended + gone - good - bad)
+        let job = &self.run.scenario.job;
+        let ends = Ends { replicas: slots.len(), good, bad, other: ended + gone - good - bad };
+        policy::fate(&job.roles[role as usize].completion, job.policy.success, ends)
     }
 
     fn ended(&mut self, subject: &Subject, exit: &Exit, by_us: bool) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use umiak_core::model::{Blame, Completion, Exit, MinSucceeded, Restart, SpawnStage, Timestamp};
+use umiak_core::model::{Blame, Completion, Exit, MinSucceeded, Restart, SpawnStage, Success, Timestamp};
 
 /// The outcome of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,10 +10,21 @@ pub(super) enum Fate {
     Open,
     Good,
     Bad,
+    /// Ended, without a meaning for the job.
+    Over,
 }
 
-/// By how many of the replicas have ended well, badly, or otherwise.
-pub(super) fn fate(completion: &Completion, replicas: usize, good: usize, bad: usize, other: usize) -> Fate {
+/// How many replicas of a role have ended well, badly, or otherwise.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends {
+    pub(super) replicas: usize,
+    pub(super) good: usize,
+    pub(super) bad: usize,
+    pub(super) other: usize,
+}
+
+pub(super) fn fate(completion: &Completion, success: Success, ends: Ends) -> Fate {
+    let Ends { replicas, good, bad, other } = ends;
     let enough_bad = match completion.min_failed {
         0 => usize::MAX,
         number => number as usize,
@@ -21,12 +32,15 @@ pub(super) fn fate(completion: &Completion, replicas: usize, good: usize, bad: u
     let enough_good = match completion.min_succeeded {
         MinSucceeded::All => replicas,
         MinSucceeded::Count(number) => replicas.min(number as usize),
+        MinSucceeded::Never => usize::MAX,
     };
     let nobody_left = good + bad + other == replicas;
     match () {
         () if bad >= enough_bad => Fate::Bad,
         () if good >= enough_good => Fate::Good,
+        () if nobody_left && success != Success::All => Fate::Over,
         () if nobody_left && completion.min_failed == 0 => Fate::Good,
+        () if nobody_left && completion.min_succeeded == MinSucceeded::Never => Fate::Good,
         () if nobody_left => Fate::Bad,
         () => Fate::Open,
     }

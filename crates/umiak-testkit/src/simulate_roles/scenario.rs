@@ -7,7 +7,7 @@ use fastrand::Rng;
 use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{
-    Completion, Exit, Job, JobId, MinSucceeded, Policy, PortNeed, Restart, Role, RoleName, RoleRestart, Scope, Slot,
+    Completion, Exit, Job, JobId, MinSucceeded, Policy, PortNeed, Restart, Role, RoleName, RoleRestart, Scope, Slot, Success,
     SpawnError, SpawnStage, StartAfter, StopPolicy, Timeouts, When, Work,
 };
 use umiak_core::model::{ExitCodes, Generation};
@@ -119,6 +119,7 @@ fn job(rng: &mut Rng) -> Job {
                 abandon: Duration::from_millis(pick(rng, &[100, 2000, 10_000])),
             },
             settle: Duration::from_millis(pick(rng, &[0, 100, 500])),
+            success: pick(rng, &[Success::All, Success::All, Success::All, Success::First, Success::End]),
             timeout: pick(rng, &[None, None, None, None, Some(3), Some(12)]).map(Duration::from_secs),
             ..Policy::default()
         },
@@ -139,6 +140,7 @@ fn role(rng: &mut Rng, position: u16, widest: u32, own_grace: bool) -> Role {
             min_failed: pick(rng, &[1, 1, 1, 1, 0, 2, 3]),
             min_succeeded: match rng.u32(..4) {
                 0 => MinSucceeded::Count(rng.u32(1..=replicas + 1)),
+                1 => pick(rng, &[MinSucceeded::Never, MinSucceeded::All]),
                 _ => MinSucceeded::All,
             },
             decides: rng.f64() < 0.7,

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use umiak_core::facts::{Fact, Outcome, StopReason, Verdict};
 use umiak_core::machine::job::{AttemptId, Event};
-use umiak_core::model::{Exit, Slot, StopHow};
+use umiak_core::model::{Exit, Slot, StopHow, Success};
 
 use super::judge::Judge;
 use super::policy::{self, Fate};
-use super::shadow::{Shadow, Stage};
+use super::shadow::{End, Shadow, Stage};
 use super::timeline::{Rule, Step, What};
 use crate::simulate::after_interrupt;
 
@@ -18,7 +18,8 @@ impl Judge<'_> {
         let lost = |shadow: &Shadow| shadow.end().is_some_and(|end| end.exit == Exit::Lost);
         let nobody = !self.shadows.values().any(Shadow::is_live) && !self.has_completed();
         let any_lost = self.shadows.values().any(lost);
-        failed || (self.guardian_lost && (nobody || any_lost)) || (self.guardian_replaced && any_lost)
+        let in_vain = !self.deciding().contains(&Fate::Open) && !self.has_completed();
+        failed || in_vain || (self.guardian_lost && (nobody || any_lost)) || (self.guardian_replaced && any_lost)
     }
 
     /// Replicas that a lost guardian took with it are the only causes.
@@ -28,10 +29,21 @@ impl Judge<'_> {
     }
 
     fn has_completed(&self) -> bool {
+        let fates = self.deciding();
+        let one_good = || self.shadows.values().any(|shadow| shadow.end().is_some_and(End::is_good));
+        match self.run.scenario.job.policy.success {
+            Success::All => fates.iter().all(|fate| *fate == Fate::Good),
+            Success::First => fates.contains(&Fate::Good) || (!fates.contains(&Fate::Open) && one_good()),
+            Success::End => fates.contains(&Fate::Good) || !fates.contains(&Fate::Open),
+        }
+    }
+
+    /// The fates of the roles that decide.
+    fn deciding(&self) -> Vec<Fate> {
         let roles = &self.run.scenario.job.roles;
         let any = roles.iter().any(|role| role.completion.decides);
         let decides = |role: u16| roles[role as usize].completion.decides || !any;
-        (0..roles.len() as u16).filter(|role| decides(*role)).all(|role| self.fate(role) == Fate::Good)
+        (0..roles.len() as u16).filter(|role| decides(*role)).map(|role| self.fate(role)).collect()
     }
 
     pub(super) fn stopping(&mut self, reason: StopReason, step: &Step) {

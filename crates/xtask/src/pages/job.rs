@@ -70,7 +70,7 @@ fn value(kind: &KeyKind) -> String {
         KeyKind::Texts | KeyKind::Params => "mapping of names to texts".to_owned(),
         KeyKind::Command => "text, or list of texts".to_owned(),
         KeyKind::Contracts => "name, or list of names".to_owned(),
-        KeyKind::AllOr => "`all` or number".to_owned(),
+        KeyKind::AllOr => "`all`, `never` or number".to_owned(),
         KeyKind::Restarts(table) => format!("number, or {}", table.title),
         KeyKind::Named(_) => "mapping of names to roles".to_owned(),
         KeyKind::Ports(_) => "mapping of names to numbers or ports".to_owned(),

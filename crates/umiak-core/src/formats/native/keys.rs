@@ -34,7 +34,7 @@ pub enum KeyKind {
     Command,
     /// One contract or a list.
     Contracts,
-    /// `all` or a number.
+    /// `all`, `never` or a number.
     AllOr,
     /// A number of restarts, or a mapping.
     Restarts(&'static Table),
@@ -173,6 +173,13 @@ pub static POLICY: Table = Table {
             "`5s`",
             "Time from the first signal to SIGKILL when replicas are stopped.",
             "30s",
+        ),
+        key(
+            "success",
+            KeyKind::Choice(&["all", "first", "end"]),
+            "`all`",
+            "When the job succeeds. `all`: every role that decides has succeeded. `first`: one of them has; it ends the others. If all replicas end without that, one that succeeded is enough. `end`: like `first`, but the job succeeds too if all replicas failed.",
+            "first",
         ),
         key("gang", KeyKind::Bool, "`true`", "Start replicas only when there is room for all of them.", "false"),
         key(
@@ -361,7 +368,7 @@ pub static COMPLETION: Table = Table {
             "Number of failed replicas that fails the role. With 0, failures never do: the role succeeds when all replicas have ended, even if all of them failed.",
             "1",
         ),
-        key("min_succeeded", KeyKind::AllOr, "`all`", "Number of successful replicas that completes the role.", "all"),
+        key("min_succeeded", KeyKind::AllOr, "`all`", "Number of successful replicas that completes the role. With `never` it completes when all have ended.", "all"),
     ],
 };
 

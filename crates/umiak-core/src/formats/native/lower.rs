@@ -12,7 +12,7 @@ use crate::formats::document::tree::shortened;
 use crate::formats::settings::Settings;
 use crate::model::{
     Completion, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart, Scope,
-    StartAfter, StopPolicy, Timeouts, When, Work,
+    StartAfter, StopPolicy, Success, Timeouts, When, Work,
 };
 
 /// Default number of restarts after failures outside the program.
@@ -282,9 +282,11 @@ fn completion(reader: &mut Reader<'_>, raw: &RawRole) -> Completion {
         beyond(reader, "min_failed", at);
         completion.min_failed = at.value;
     }
-    if let Some(At { value: Some(value), at }) = &raw.completion.min_succeeded {
-        beyond(reader, "min_succeeded", &At { value: *value, at: *at });
-        completion.min_succeeded = MinSucceeded::Count(*value);
+    if let Some(At { value, at }) = raw.completion.min_succeeded {
+        if let MinSucceeded::Count(count) = value {
+            beyond(reader, "min_succeeded", &At { value: count, at });
+        }
+        completion.min_succeeded = value;
     }
     completion
 }
@@ -351,6 +353,11 @@ fn lower_policy(raw: &RawPolicy) -> Policy {
         settle: raw.settle.unwrap_or(default.settle),
         timeout: raw.timeout,
         hang: raw.hang,
+        success: match raw.success.as_ref().map(|at| at.value) {
+            Some("first") => Success::First,
+            Some("end") => Success::End,
+            _ => Success::All,
+        },
         gang: raw.gang.unwrap_or(default.gang),
     }
 }

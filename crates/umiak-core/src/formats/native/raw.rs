@@ -7,7 +7,7 @@ use super::keys::{self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PORTS, MAX_REP
 use crate::diag::{Code, Span};
 use crate::formats::document::reader::{At, Entries, NameRule, Reader, did_you_mean, either};
 use crate::formats::document::tree::{Node, Value, shortened};
-use crate::model::Contract;
+use crate::model::{Contract, MinSucceeded};
 
 #[derive(Debug, Default)]
 pub(super) struct RawDocument {
@@ -25,6 +25,7 @@ pub(super) struct RawPolicy {
     pub(super) timeout: Option<Duration>,
     pub(super) hang: Option<Duration>,
     pub(super) grace: Option<Duration>,
+    pub(super) success: Option<At<&'static str>>,
     pub(super) gang: Option<bool>,
     pub(super) settle: Option<Duration>,
 }
@@ -73,8 +74,7 @@ pub(super) struct RawResources {
 #[derive(Debug, Default)]
 pub(super) struct RawCompletion {
     pub(super) min_failed: Option<At<u32>>,
-    /// `None` for `all`.
-    pub(super) min_succeeded: Option<At<Option<u32>>>,
+    pub(super) min_succeeded: Option<At<MinSucceeded>>,
 }
 
 #[derive(Debug)]
@@ -175,6 +175,8 @@ fn policy(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawPolicy>
         timeout: entries.value(reader, "timeout", Reader::limit),
         hang: entries.value(reader, "hang", Reader::limit),
         grace: entries.value(reader, "grace", Reader::duration),
+        success: entries
+            .read(reader, "success", |reader, what, node| reader.choice(what, node, &["all", "first", "end"])),
         gang: entries.value(reader, "gang", Reader::boolean),
         settle: entries.value(reader, "settle", Reader::duration),
     })
@@ -339,10 +341,12 @@ fn completion(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawCom
     Some(RawCompletion {
         min_failed: entries.read(reader, "min_failed", |reader, what, node| reader.number(what, node, 0, MAX_REPLICAS)),
         min_succeeded: entries.read(reader, "min_succeeded", |reader, what, node| {
-            if node.text() == Some("all") {
-                return Some(At { value: None, at: node.at });
-            }
-            reader.number(what, node, 1, MAX_REPLICAS).map(|At { value, at }| At { value: Some(value), at })
+            let value = match node.text() {
+                Some("all") => MinSucceeded::All,
+                Some("never") => MinSucceeded::Never,
+                _ => MinSucceeded::Count(reader.number(what, node, 1, MAX_REPLICAS)?.value),
+            };
+            Some(At { value, at: node.at })
         }),
     })
 }

@@ -85,7 +85,7 @@ fn of(kind: &KeyKind) -> Value {
             let one = json!({"anyOf": [{"enum": CONTRACTS}, template]});
             json!({"anyOf": [one, {"type": "array", "items": one}]})
         }
-        KeyKind::AllOr => json!({"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}, template]}),
+        KeyKind::AllOr => json!({"anyOf": [{"enum": ["all", "never"]}, {"type": "integer", "minimum": 1}, template]}),
         KeyKind::Restarts(table) => {
             json!({"anyOf": [{"type": "integer", "minimum": 0}, reference(table), template]})
         }

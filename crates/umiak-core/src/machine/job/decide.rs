@@ -6,7 +6,7 @@ use super::{Attempt, Effect, Machine, Stand, Timestamp};
 use crate::facts::{Fact, Outcome, StopReason};
 use crate::machine::exit_code;
 use crate::machine::role;
-use crate::model::Exit;
+use crate::model::{Exit, Success};
 
 impl Machine {
     /// Acts on the counts, whatever the event was.
@@ -50,20 +50,25 @@ impl Machine {
         let blameless = self.stop().is_some();
         // Without a deciding role, all roles decide: otherwise the job would be over at its start.
         let nobody_decides = !self.job.roles.iter().any(|role| role.completion.decides);
-        let mut deciding_succeeded = true;
+        let mut standings = Vec::with_capacity(self.job.roles.len());
         // Completion policies do not excuse a lost engine: that failure is ours.
         let mut failed = !blameless && (self.engine_lost || self.engine_failed) && self.replicas.total().lost() > 0;
         for (position, role) in (0u16..).zip(&self.job.roles) {
-            if self.roles[position as usize].recycling.is_some() {
-                deciding_succeeded &= !role.completion.decides && !nobody_decides;
-                continue;
-            }
-            match self.outcome_of(position) {
-                role::Outcome::Failed if !blameless => failed = true,
-                role::Outcome::Running if role.completion.decides || nobody_decides => deciding_succeeded = false,
-                _ => {}
+            let is_recycling = self.roles[position as usize].recycling.is_some();
+            let outcome = if is_recycling { role::Outcome::Running } else { self.outcome_of(position) };
+            failed |= outcome == role::Outcome::Failed && !blameless;
+            if role.completion.decides || nobody_decides {
+                standings.push(outcome);
             }
         }
+        let is_over = !standings.contains(&role::Outcome::Running);
+        let deciding_succeeded = match self.job.policy.success {
+            Success::All => is_over,
+            Success::First | Success::End if standings.contains(&role::Outcome::Succeeded) => true,
+            Success::First => is_over && self.replicas.total().succeeded() > 0,
+            Success::End => is_over,
+        };
+        failed |= is_over && !deciding_succeeded && !blameless;
         // Without the engine, waiting replicas never start.
         let some_live = self.replicas.total().live() > 0;
         failed |= !blameless && self.engine_lost && !deciding_succeeded && !some_live;
@@ -87,7 +92,8 @@ impl Machine {
 
     /// The outcome of a role under its completion policy.
     pub(super) fn outcome_of(&self, role: u16) -> role::Outcome {
-        role::outcome(&self.job.roles[role as usize].completion, &self.replicas.of_role(role).counts())
+        let completion = &self.job.roles[role as usize].completion;
+        role::outcome(completion, self.job.policy.success, &self.replicas.of_role(role).counts())
     }
 
     /// True if the loss of the engine is the only cause of the failure.
