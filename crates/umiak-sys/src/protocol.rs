@@ -143,6 +143,9 @@ impl SpawnAction {
     }
 }
 
+/// The descriptor of a script that is not an argument.
+pub const SCRIPT: i32 = 9;
+
 /// Processes to start together. Each environment is based on the guardian's own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Batch {
@@ -162,6 +165,8 @@ pub struct ProcessSpec {
     /// Path of the program; `argv[0]` may differ.
     pub program: Vec<u8>,
     pub argv: Vec<Vec<u8>>,
+    /// What the process reads from descriptor [`SCRIPT`]; empty for none.
+    pub script: Vec<u8>,
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Working directory; empty for the guardian's.
     pub dir: Vec<u8>,

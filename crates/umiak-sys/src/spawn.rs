@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::files;
 use crate::fork::fork_with_descriptor;
 use crate::memory::{self, enter};
-use crate::protocol::{ProcessLimits, ProcessSpec, SpawnAction};
+use crate::protocol::{ProcessLimits, ProcessSpec, SCRIPT, SpawnAction};
 
 /// Shared memory where children of a batch record the step that failed; read after their exit.
 #[derive(Debug)]
@@ -104,6 +104,7 @@ pub(crate) struct PreparedProcess<'a> {
     _own: Vec<CString>,
     base: PhantomData<&'a Base>,
     dir: Option<CString>,
+    script: Vec<u8>,
     log: CString,
     /// Another user can change the directory of the log: a link there is not followed.
     log_is_exposed: bool,
@@ -148,6 +149,7 @@ impl<'a> PreparedProcess<'a> {
             _own: own,
             base: PhantomData,
             dir: (!process.dir.is_empty()).then(|| CString::new(process.dir.as_slice())).transpose()?,
+            script: process.script.clone(),
             log: CString::new(process.log.as_slice())?,
             log_is_exposed: files::has_foreign_directory(Path::new(OsStr::from_bytes(&process.log))),
             inherit_stdin: process.inherit_stdin,
@@ -246,6 +248,9 @@ impl<'a> PreparedProcess<'a> {
                 // Ranks do not inherit our caller's descriptors. Kernels before 5.9 lack the call, which is harmless.
                 libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, 0 as libc::c_uint);
             }
+            if !self.script.is_empty() && !pass(&self.script) {
+                fail(SpawnAction::Execute);
+            }
             if let Some(dir) = &self.dir
                 && libc::chdir(dir.as_ptr()) != 0
             {
@@ -259,6 +264,25 @@ impl<'a> PreparedProcess<'a> {
             libc::execve(self.program.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr());
             fail(SpawnAction::Execute)
         }
+    }
+}
+
+/// Makes a text readable at descriptor [`SCRIPT`], in memory only.
+fn pass(text: &[u8]) -> bool {
+    // SAFETY: system calls on our own descriptors; the pointers are to our own data.
+    unsafe {
+        let file = libc::memfd_create(c"script".as_ptr(), 0);
+        if file < 0 {
+            return false;
+        }
+        let mut rest = text;
+        while !rest.is_empty() {
+            match libc::write(file, rest.as_ptr().cast(), rest.len()) {
+                count if count > 0 => rest = &rest[count as usize..],
+                _ => return false,
+            }
+        }
+        file == SCRIPT || (libc::dup2(file, SCRIPT) == SCRIPT && libc::close(file) == 0)
     }
 }
 

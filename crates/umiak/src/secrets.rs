@@ -83,6 +83,11 @@ pub(crate) fn known() -> Known {
     read(|secrets| secrets.all.clone())
 }
 
+/// True if a text contains a secret.
+pub(crate) fn are_in(text: &str) -> bool {
+    read(|secrets| secrets.all.are_in(text))
+}
+
 /// A sentence of umiak without secrets.
 pub(crate) fn masked(text: &str) -> String {
     read(|secrets| secrets.unmistakable.text(text))

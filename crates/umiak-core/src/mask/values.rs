@@ -138,6 +138,11 @@ impl Known {
         line(&self.without(text))
     }
 
+    /// True if a text contains one of them.
+    pub fn are_in(&self, text: &str) -> bool {
+        self.0.iter().any(|value| text.contains(value.as_str()))
+    }
+
     /// Replaces known values.
     fn without<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut shown = Cow::Borrowed(text);

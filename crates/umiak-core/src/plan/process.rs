@@ -1,6 +1,6 @@
 //! One attempt of a replica, ready to start.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use crate::contract::{Variable, View, umiak};
@@ -27,6 +27,8 @@ pub struct Attempt<'a> {
 pub struct Process {
     pub program: PathBuf,
     pub argv: Vec<OsString>,
+    /// The line of a shell command contains a secret: it must not be an argument, which every user of the host can read.
+    pub is_secret: bool,
     /// Variables in addition to the common ones.
     pub env: Vec<Variable>,
     /// Working directory; `None` for that of umiak.
@@ -39,6 +41,16 @@ pub struct Process {
     pub cpus: Vec<u32>,
     /// Memory limit of the process and its children, if the engine can enforce it.
     pub memory: Option<Memory>,
+}
+
+impl Process {
+    /// The line of `sh -c line`, and of other shells.
+    pub fn shell_line(&self) -> Option<&OsStr> {
+        match &self.argv[..] {
+            [_, flag, line] if flag == "-c" => Some(line),
+            _ => None,
+        }
+    }
 }
 
 /// A memory limit.
@@ -63,6 +75,7 @@ impl Plan {
         Process {
             program: command.program.clone(),
             argv: command.argv.clone(),
+            is_secret: false,
             env: self.variables(replica, attempt),
             dir: self.is_document().then(|| match &work.dir {
                 Some(dir) => self.directory.join(dir),

@@ -16,6 +16,7 @@ fn process(index: u32, attempt: u32, line: &str) -> ProcessSpec {
         key: ProcessKey { job: 0, role: 0, index, attempt },
         program: b"/bin/sh".to_vec(),
         argv: ["sh", "-c", line].iter().map(|word| word.as_bytes().to_vec()).collect(),
+        script: Vec::new(),
         env: Vec::new(),
         dir: Vec::new(),
         log: b"/dev/null".to_vec(),

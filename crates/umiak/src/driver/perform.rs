@@ -14,6 +14,7 @@ use super::{Core, Driver};
 use crate::engine::Start;
 use crate::host::log_end;
 use crate::screen::Mirrored;
+use crate::secrets;
 
 const SIGTERM: i32 = 15;
 
@@ -154,6 +155,7 @@ impl Driver {
             let of_job = self.core.machine.attempt();
             let attempt = plan::Attempt { slot: id.slot, number: id.attempt, of_job, given: &given };
             let mut process = self.core.plan.process(&attempt);
+            process.is_secret = process.shell_line().is_some_and(|line| secrets::are_in(&line.to_string_lossy()));
             process.inherit_stdin = match self.core.now.console.stdin {
                 Some(reader) => reader == id.slot,
                 // A replica has a session of its own: in the background nothing would stop it from reading what is typed

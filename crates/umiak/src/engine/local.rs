@@ -13,13 +13,15 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Exit, Instance, Slot, SpawnError, SpawnStage, StepIndex, StopHow};
-use umiak_core::plan::Plan;
+use umiak_core::plan::{Plan, Process};
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian, GuardianOptions};
 use umiak_sys::memory::MemoryCgroup;
 use umiak_sys::ports::{LeaseRequest, Leased, PortRange};
-use umiak_sys::protocol::{Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SpawnAction};
+use umiak_sys::protocol::{
+    Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SCRIPT, SpawnAction,
+};
 
 use super::{Common, Engine, EngineKind, EngineNews, FixedPort, NotLeased, Start, Swept, lost, reserved_by};
 
@@ -354,10 +356,12 @@ impl Engine for Local {
         let set: Vec<(String, String)> = self.common.set.iter().cloned().chain(shared).collect();
         let processes = starts
             .iter()
-            .map(|start| ProcessSpec {
+            .map(|start| (start, line_of(&start.process)))
+            .map(|(start, (argv, script))| ProcessSpec {
                 key: key(start.id),
                 program: bytes(&start.process.program),
-                argv: start.process.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
+                argv,
+                script,
                 env: own(&start.process.env),
                 dir: start.process.dir.as_deref().map(bytes).unwrap_or_default(),
                 log: bytes(&start.process.log.path),
@@ -565,9 +569,21 @@ pub(crate) fn too_few_addresses(needed: u32, free: usize) -> Diagnostic {
     reserved_by(error, &umiak_sys::addresses::holders()).hint("stop other runs on this host, or start fewer replicas")
 }
 
+/// The arguments of a process, and what it reads from a descriptor: the line of a shell, if it is a secret.
+fn line_of(process: &Process) -> (Vec<Vec<u8>>, Vec<u8>) {
+    let mut argv: Vec<Vec<u8>> = process.argv.iter().map(|word| word.as_bytes().to_vec()).collect();
+    let mut script = Vec::new();
+    if let Some(line) = process.shell_line().filter(|_| process.is_secret) {
+        script = [format!("exec {SCRIPT}<&-;").as_bytes(), line.as_bytes()].concat();
+        argv.truncate(2);
+        argv.push(format!(". /dev/fd/{SCRIPT}").into_bytes());
+    }
+    (argv, script)
+}
+
 #[cfg(test)]
 mod tests {
-    use umiak_core::plan::{Log, Process};
+    use umiak_core::plan::Log;
 
     use super::*;
 
@@ -575,6 +591,7 @@ mod tests {
         let process = Process {
             program: PathBuf::new(),
             argv: Vec::new(),
+            is_secret: false,
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             dir: None,
             log: Log::new(PathBuf::new()),

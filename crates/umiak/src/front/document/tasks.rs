@@ -120,6 +120,7 @@ mod tests {
         Process {
             program: PathBuf::new(),
             argv: Vec::new(),
+            is_secret: false,
             env: Vec::new(),
             dir: Some("/".into()),
             log: Log::new(dir.join("log")),
