@@ -6,6 +6,7 @@
 
 pub mod differences;
 pub mod paddle;
+pub mod pai;
 pub mod rpc;
 pub mod servers;
 pub mod torch;
@@ -18,8 +19,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Backend, Contract, Device, DeviceKind, Endpoint, Host, JobId, NodeIndex, PaddleVariables, Part, Port, Rank,
-    RoleName, WorldSize,
+    Backend, Contract, Device, DeviceKind, Endpoint, Host, Job, JobId, NodeIndex, PaddleVariables, Part, Port, Rank,
+    RoleName, Slot, WorldSize,
 };
 
 /// A variable and its value.
@@ -33,6 +34,11 @@ pub struct View<'a> {
     /// All roles of the job, on all nodes.
     pub roles: &'a [RolePlaces],
     pub options: &'a Options,
+    pub job: &'a Job,
+    /// This replica.
+    pub slot: Slot,
+    /// The number of the whole job's attempt, from 1.
+    pub job_attempt: u32,
     /// The number of the attempt, from 1, and the maximum number of restarts.
     pub attempt: u32,
     pub max_restarts: u32,
@@ -54,6 +60,7 @@ impl View<'_> {
             Contract::PaddleServers => servers::variables(self, member),
             Contract::PaddleRpc => rpc::variables(self, member),
             Contract::Torch => torch::variables(self, member),
+            Contract::Pai => pai::variables(self),
         }
     }
 }
@@ -81,6 +88,11 @@ impl NamedPorts {
         let first = replica as usize * self.each;
         &self.ports[first..first + self.each]
     }
+
+    /// The same, joined by commas.
+    pub fn list(&self, replica: u32) -> String {
+        self.of(replica).iter().map(|port| port.get().to_string()).collect::<Vec<_>>().join(",")
+    }
 }
 
 /// What a launcher adds to the variables of all replicas.
@@ -94,6 +106,8 @@ pub struct Options {
     pub with_gloo: Option<String>,
     /// In `ps-heter`: the kind of device in each stage, the trainers' included.
     pub stages: Vec<String>,
+    /// The user who submitted the job.
+    pub user: String,
     /// The user has set `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
     pub async_error_handling_is_set: bool,
     /// Variables that the platform set for the pod and that keep their values: host names, for example, are better than

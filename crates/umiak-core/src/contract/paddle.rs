@@ -95,11 +95,15 @@ fn everything(view: &View<'_>, member: &Member) -> Vec<Variable> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::BTreeMap;
     use std::path::Path;
+    use std::sync::LazyLock;
 
     use super::*;
     use crate::contract::Node;
-    use crate::model::{Device, Endpoint, JobId, NodeIndex, PaddleVariables, Part, Port, Rank, global_rank};
+    use crate::model::{
+        Device, Endpoint, Job, JobId, NodeIndex, PaddleVariables, Part, Policy, Port, Rank, Slot, global_rank,
+    };
 
     pub(crate) fn topology(sizes: &[u32], device_kind: Option<DeviceKind>) -> Topology {
         let endpoint = |node: u32, port: u16| Endpoint {
@@ -141,11 +145,22 @@ pub(crate) mod tests {
         Options { paddle, ..Options::default() }
     }
 
+    static JOB: LazyLock<Job> = LazyLock::new(|| Job {
+        name: JobId::new("j").unwrap(),
+        labels: BTreeMap::new(),
+        contracts: Vec::new(),
+        roles: Vec::new(),
+        policy: Policy::default(),
+    });
+
     pub(crate) fn view<'a>(group: &'a Topology, options: &'a Options) -> View<'a> {
         View {
             group,
             roles: &[],
             options,
+            job: &JOB,
+            slot: Slot { role: 0, index: 0 },
+            job_attempt: 1,
             attempt: 1,
             max_restarts: 3,
             pod_name: "abcdef",

@@ -52,9 +52,9 @@ pub fn variables(role: &RolePlaces, index: u32, rank: Rank, attempt: u32) -> Vec
     ];
     for named in &role.ports {
         let name = variable(&named.name);
-        let list: Vec<String> = named.of(index).iter().map(|port| port.get().to_string()).collect();
-        variables.push((format!("UMIAK_PORT_{name}"), list.first().cloned().unwrap_or_default()));
-        variables.push((format!("UMIAK_PORTS_{name}"), list.join(",")));
+        let first = named.of(index).first().map(|port| port.get().to_string()).unwrap_or_default();
+        variables.push((format!("UMIAK_PORT_{name}"), first));
+        variables.push((format!("UMIAK_PORTS_{name}"), named.list(index)));
     }
     variables
 }

@@ -59,6 +59,7 @@ impl Default for Settings {
             cpu_millis: Some(cpus * 1000),
             memory_bytes: Some(gib << 30),
             gpus,
+            shm_bytes: None,
         };
         Self {
             queues: BTreeMap::from([("default".to_owned(), Queue::default())]),
@@ -104,6 +105,7 @@ pub fn parse(source: &Source) -> Result<Settings, Vec<Diagnostic>> {
             cpu_millis: entries.value(reader, "cpu", Reader::cpu),
             memory_bytes: entries.value(reader, "mem", Reader::memory),
             gpus: entries.value(reader, "gpu", |reader, what, node| reader.number(what, node, 0, 1024)).unwrap_or(0),
+            shm_bytes: None,
         })
     }));
     settings.filesystems.extend(each(&mut reader, file.get("fs"), "fs", |reader, what, node| {
@@ -195,7 +197,7 @@ mod tests {
         assert_eq!(settings, Settings::default());
         assert_eq!(
             settings.flavours["flavour1"],
-            Resources { cpu_millis: Some(1000), memory_bytes: Some(1 << 30), gpus: 0 }
+            Resources { cpu_millis: Some(1000), memory_bytes: Some(1 << 30), ..Resources::default() }
         );
         assert!(settings.queues.contains_key("default"));
     }
@@ -207,9 +209,9 @@ mod tests {
         assert_eq!(settings.queues["gpu"].engine.as_deref(), Some("local"));
         assert_eq!(
             settings.flavours["large"],
-            Resources { cpu_millis: Some(8000), memory_bytes: Some(32 << 30), gpus: 2 }
+            Resources { cpu_millis: Some(8000), memory_bytes: Some(32 << 30), gpus: 2, shm_bytes: None }
         );
-        assert_eq!(settings.flavours["flavour1"], Resources { cpu_millis: Some(500), memory_bytes: None, gpus: 0 });
+        assert_eq!(settings.flavours["flavour1"], Resources { cpu_millis: Some(500), ..Resources::default() });
         assert_eq!(settings.filesystems["data"], PathBuf::from("/mnt/data"));
         assert_eq!(settings.engines["here"].kind.as_deref(), Some("local"));
         assert_eq!(settings.hosts["node-a"], "192.168.0.1");

@@ -219,6 +219,11 @@ impl fmt::Display for RoleName {
     }
 }
 
+/// The name of a role in OpenPAI's controller, and in the variables of addresses and ports: lower-case letters and digits.
+pub fn pai_name(name: &str) -> String {
+    name.chars().map(|c| c.to_ascii_lowercase()).filter(char::is_ascii_alphanumeric).collect()
+}
+
 /// The name of a step: one of several jobs of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]

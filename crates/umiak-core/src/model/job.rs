@@ -109,6 +109,9 @@ pub struct Resources {
     pub memory_bytes: Option<u64>,
     #[serde(default)]
     pub gpus: u32,
+    /// The size of `/dev/shm`, for engines that have containers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shm_bytes: Option<u64>,
 }
 
 impl Resources {
@@ -121,7 +124,7 @@ impl Resources {
 /// Ports of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortNeed {
-    /// Lower-case letters, digits and `_`: it becomes part of variable names.
+    /// Letters, digits and `_`: it becomes part of variable names.
     pub name: String,
     pub count: u16,
     /// A fixed port, on the replica's own address.
@@ -354,6 +357,8 @@ pub enum Contract {
     PaddleServers,
     /// Paddle's for rpc jobs.
     PaddleRpc,
+    /// OpenPAI's.
+    Pai,
 }
 
 /// A command: program and arguments, as platform strings.

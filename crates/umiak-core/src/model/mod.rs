@@ -20,7 +20,7 @@ pub use dialect::{ExitCodes, Generation, OutputMode, Show};
 pub use exit::{Exit, SpawnError, SpawnStage, signal_name};
 pub use ids::{
     Endpoint, FIRST_ATTEMPT, Host, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, StepIndex, StepName,
-    WorldSize, global_rank,
+    WorldSize, global_rank, pai_name,
 };
 pub use instance::{Instance, StopHow, StopSent};
 pub use job::{

@@ -91,6 +91,9 @@ pub struct Submission {
     /// Secrets that are masked in everything that is written.
     #[serde(default)]
     pub known: Known,
+    /// The user who submitted it.
+    #[serde(default)]
+    pub user: String,
     /// Directory where it was submitted.
     pub directory: PathBuf,
     /// The file of the document; its settings are beside it.
@@ -117,7 +120,7 @@ pub struct RunPlace {
 
 /// Assigns the leased resources. `granted` must cover [`needs`].
 pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan {
-    let Submission { job, params, engine, wishes, directory, document, environment, programs, .. } = submission;
+    let Submission { job, params, engine, wishes, user, directory, document, environment, programs, .. } = submission;
     let mut hosts = granted.hosts.into_iter();
     let mut ports = granted.ports.into_iter();
     let mut take = |count: u16| ports.by_ref().take(count as usize).collect::<Vec<Port>>();
@@ -182,6 +185,7 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
         common: Vec::new(),
         options: Options {
             with_gloo: environment.get("PADDLE_WITH_GLOO").cloned(),
+            user: user.clone(),
             async_error_handling_is_set: environment.contains_key("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
             ..Options::default()
         },
@@ -236,7 +240,7 @@ pub(super) mod tests {
         trainers.work.command = vec!["python".into(), "train.py".into()];
         trainers.work.env = vec![("LR".into(), "0.1".into())];
         trainers.work.dir = Some("work".into());
-        trainers.work.resources = Resources { cpu_millis: Some(1500), memory_bytes: None, gpus: 1 };
+        trainers.work.resources = Resources { cpu_millis: Some(1500), memory_bytes: None, gpus: 1, shm_bytes: None };
         Job {
             name: JobId::new("ctr").unwrap(),
             labels: BTreeMap::new(),
@@ -254,6 +258,7 @@ pub(super) mod tests {
             engine: "local".into(),
             wishes: Wishes::default(),
             known: Known::default(),
+            user: "li".into(),
             directory: "/home/li".into(),
             document: "/home/li/job.yaml".into(),
             environment: BTreeMap::new(),

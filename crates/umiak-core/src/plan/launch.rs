@@ -240,7 +240,7 @@ fn options(request: &Request, inventory: &Inventory, run: &Run) -> Options {
         stages,
         pod_name: Some(run.pod_name.clone()),
         async_error_handling_is_set: inventory.env.contains_key("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-        said: Vec::new(),
+        ..Options::default()
     }
 }
 

@@ -7,8 +7,8 @@ use fastrand::Rng;
 use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{
-    Completion, Exit, Job, JobId, MinSucceeded, Policy, PortNeed, Restart, Role, RoleName, RoleRestart, Scope, Slot, Success,
-    SpawnError, SpawnStage, StartAfter, StopPolicy, Timeouts, When, Work,
+    Completion, Exit, Job, JobId, MinSucceeded, Policy, PortNeed, Restart, Role, RoleName, RoleRestart, Scope, Slot,
+    SpawnError, SpawnStage, StartAfter, StopPolicy, Success, Timeouts, When, Work,
 };
 use umiak_core::model::{ExitCodes, Generation};
 

@@ -135,6 +135,7 @@ mod tests {
             engine: "local".into(),
             wishes: Wishes::default(),
             known: known.clone(),
+            user: "li".into(),
             directory: "/home/li".into(),
             document: "/home/li/job.yaml".into(),
             environment: [("OMP_NUM_THREADS".to_owned(), "1".to_owned())].into(),

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::keys::{DOCUMENT, ROLE, TABLES, Table};
 use super::*;
-use crate::formats::document::{self, Format, decode};
+use crate::diag::{Diagnostic, Source};
+use crate::formats::document::{self, Document, Format, decode};
 use crate::formats::parse;
 use crate::model::{Completion, Contract, MinSucceeded, Resources, Scope, StartAfter, When};
 
@@ -74,7 +75,10 @@ fn the_example_of_the_design() {
     assert_eq!(pserver.timeouts.start, Some(Duration::from_secs(600)));
     assert_eq!(trainer.work.command, ["python", "train.py"]);
     assert_eq!(trainer.work.env, [("LR".to_owned(), "0.1".to_owned())]);
-    assert_eq!(trainer.work.resources, Resources { cpu_millis: Some(2000), memory_bytes: Some(4 << 30), gpus: 1 });
+    assert_eq!(
+        trainer.work.resources,
+        Resources { cpu_millis: Some(2000), memory_bytes: Some(4 << 30), gpus: 1, shm_bytes: None }
+    );
     assert_eq!(trainer.completion, Completion { min_failed: 1, min_succeeded: MinSucceeded::All, decides: true });
     assert_eq!(trainer.start_after, [StartAfter { role: 0, when: When::Ready }]);
     assert_eq!(trainer.timeouts.start, None);

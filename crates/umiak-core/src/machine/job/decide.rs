@@ -63,10 +63,9 @@ impl Machine {
         }
         let is_over = !standings.contains(&role::Outcome::Running);
         let deciding_succeeded = match self.job.policy.success {
-            Success::All => is_over,
             Success::First | Success::End if standings.contains(&role::Outcome::Succeeded) => true,
             Success::First => is_over && self.replicas.total().succeeded() > 0,
-            Success::End => is_over,
+            Success::All | Success::End => is_over,
         };
         failed |= is_over && !deciding_succeeded && !blameless;
         // Without the engine, waiting replicas never start.

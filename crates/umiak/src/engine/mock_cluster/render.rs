@@ -77,6 +77,7 @@ mod tests {
             engine: "mock-cluster".into(),
             wishes: Wishes::default(),
             known: Known::default(),
+            user: "li".into(),
             directory: "/work".into(),
             document: "/work/job.yaml".into(),
             environment: BTreeMap::new(),
