@@ -159,6 +159,10 @@ register! {
         "A setting of the document has no effect here because of another setting.";
     F0052, 0, "variable not expanded",
         "Values of `env` are literal: `$NAME` is not expanded in them. A shell expands variables in `command`; `{{ name }}` is replaced by the value of a parameter.";
+    F0053, 0, "the first task role that succeeds ends the job",
+        "An OpenPAI job succeeds as soon as all instances of one task role have succeeded; the other roles are stopped. That is what workers beside parameter servers need. Set `minSucceededInstances: -1` in roles whose success must not end the job.";
+    F0054, 0, "template left as it is written",
+        "The task role uses no `data`, `output` or `script` with this key, so the commands contain the template itself, as in OpenPAI.";
     R0001, 123, "not all nodes joined",
         "Every node runs the same command, and the job starts when all of them have joined. Some did not join within `--rdzv-timeout`. The message lists them and shows whether their addresses respond.";
     R0002, 123, "the coordinator refused this node",

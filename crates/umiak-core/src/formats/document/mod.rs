@@ -22,9 +22,20 @@ pub(super) use recognise::{is_script, not_a_script, not_in_this_version, not_rec
 pub use yaml::MAX_BYTES;
 pub(super) use yaml::Tree;
 
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, Span};
 use crate::mask::Known;
 use crate::model::Job;
+
+/// What a format reads from a tree. Errors and notices are in its reader.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) job: Option<Job>,
+    /// The text with secrets replaced.
+    pub(crate) masked: String,
+    pub(crate) secrets: Known,
+    /// Parameters that must be given before it can run, and where they are written.
+    pub(crate) needed: Vec<(String, Span)>,
+}
 
 /// A document that can be run.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -112,6 +112,19 @@ impl<'a> Reader<'a> {
         if self.errors.has_room() && self.notices.has_room() { nearest(word, candidates) } else { None }
     }
 
+    /// A parameter of the command line that the document does not have.
+    pub(crate) fn unknown_parameter<'c>(&mut self, name: &str, known: impl Iterator<Item = &'c str>) {
+        let known: Vec<&str> = known.collect();
+        self.errors.add(|| {
+            let error = Diagnostic::error(Code::F0033, format!("`{}` has no parameter `{name}`", self.source.name));
+            match nearest(name, known.iter().copied()) {
+                Some(near) => error.hint(format!("did you mean `-p {near}=…`?")),
+                None if known.is_empty() => error.hint("the document defines no parameters"),
+                None => error.row("parameters", known.join(", ")),
+            }
+        });
+    }
+
     pub(crate) fn wrong_type(&mut self, what: &str, node: &Node, expected: &str) {
         if !node.is_broken() {
             let label = format!("this is {}", node.found());

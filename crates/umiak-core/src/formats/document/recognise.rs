@@ -109,6 +109,10 @@ pub(crate) fn not_recognised(source: &Source, root: &Node) -> Diagnostic {
         Diagnostic::error(Code::F0003, "the format of this document is not recognised").label(source.label(first, ""));
     if root.child("roles").is_some() {
         error.hint("add `umiak: v1` as its first line")
+    } else if root.child("kind").and_then(Node::text) == Some("Framework") {
+        error.hint(
+            "this is an object of frameworkcontroller; write the job as an OpenPAI document (`protocolVersion: 2`)",
+        )
     } else if root.child("apiVersion").is_some() && root.child("kind").is_some() {
         error.hint("this is a Kubernetes manifest; umiak runs documents that start with `umiak: v1`")
     } else {

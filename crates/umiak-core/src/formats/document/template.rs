@@ -24,6 +24,8 @@ pub(crate) trait Templates {
 pub(crate) enum Unfilled {
     NotAName,
     Unknown,
+    /// The template stays as it is written.
+    Kept,
     /// The parameter has no value, which is reported at the parameter: texts with it are excluded from further checks.
     Missing,
 }
@@ -68,9 +70,14 @@ fn filled<T: Templates>(reader: &mut Reader<'_>, text: &str, written: Span, temp
         rest = behind;
         let trimmed = word.trim();
         let value = templates.value(trimmed);
-        is_whole &= value.is_ok();
+        is_whole &= matches!(value, Ok(_) | Err(Unfilled::Kept));
         match value {
             Ok(value) => result += value,
+            Err(Unfilled::Kept) => {
+                result.extend([T::OPEN, word, T::CLOSE]);
+                let (at, label) = (at(reader.source), templates.unknown(trimmed));
+                reader.notice(Code::F0054, at, format!("`{trimmed}` is left as it is written"), label);
+            }
             Err(Unfilled::Missing) => {}
             Err(Unfilled::NotAName) => {
                 let at = at(reader.source);

@@ -272,7 +272,7 @@ pub static ROLE: Table = Table {
             "ports",
             KeyKind::Ports(&PORT),
             "",
-            "Ports of each replica, by name: a count or a mapping. Names consist of lowercase letters, digits and `_`. A replica is ready when it listens on all of them.",
+            "Ports of each replica, by name: a count or a mapping. Names consist of letters, digits and `_`; in variables they are upper-case. A replica is ready when it listens on all of them.",
             "{rpc: 1, http: {port: 8080}}",
         ),
         key(
@@ -368,7 +368,13 @@ pub static COMPLETION: Table = Table {
             "Number of failed replicas that fails the role. With 0, failures never do: the role succeeds when all replicas have ended, even if all of them failed.",
             "1",
         ),
-        key("min_succeeded", KeyKind::AllOr, "`all`", "Number of successful replicas that completes the role. With `never` it completes when all have ended.", "all"),
+        key(
+            "min_succeeded",
+            KeyKind::AllOr,
+            "`all`",
+            "Number of successful replicas that completes the role. With `never` it completes when all have ended.",
+            "all",
+        ),
     ],
 };
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::diag::{Code, Diagnostic, Span, nearest};
+use crate::diag::{Span, nearest};
 use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::template::{Templates, Unfilled, refuse_unquoted};
 use crate::formats::document::tree::{Node, shortened};
@@ -65,15 +65,7 @@ pub(super) fn params(reader: &mut Reader<'_>, node: Option<&Node>, given: &[(Str
         params.values.insert(name, value);
     }
     for (name, _) in given.iter().filter(|(name, _)| !params.values.contains_key(name)) {
-        let known: Vec<&str> = params.values.keys().map(String::as_str).collect();
-        reader.errors.add(|| {
-            let error = Diagnostic::error(Code::F0033, format!("`{}` has no parameter `{name}`", reader.source.name));
-            match nearest(name, known.iter().copied()) {
-                Some(near) => error.hint(format!("did you mean `-p {near}=…`?")),
-                None if known.is_empty() => error.hint("the document defines no `params`"),
-                None => error.row("parameters", known.join(", ")),
-            }
-        });
+        reader.unknown_parameter(name, params.values.keys().map(String::as_str));
     }
     params
 }

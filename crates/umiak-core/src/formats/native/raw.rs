@@ -353,14 +353,13 @@ fn completion(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawCom
 
 fn ports(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<Vec<RawPort>> {
     let is_name = |name: &str| {
-        (1..=MAX_NAME).contains(&name.len())
-            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        (1..=MAX_NAME).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     let count = |reader: &mut Reader<'_>, what: &str, node: &Node| reader.number(what, node, 1, MAX_PORTS);
     let mut ports = Vec::new();
     for (name, node) in reader.named(what, node)? {
         let what = format!("port `{}`", shortened(&name.value));
-        reader.name(&name, "a port", &[(is_name, "must consist of at most 63 lowercase letters, digits and `_`")]);
+        reader.name(&name, "a port", &[(is_name, "must consist of at most 63 letters, digits and `_`")]);
         let mut raw = RawPort { name, count: 1, port: None };
         if let Value::Map(_) = &node.value {
             let Some(entries) = reader.entries(&what, node, keys::PORT.names()) else { continue };

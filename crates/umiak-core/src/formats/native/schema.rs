@@ -99,7 +99,7 @@ fn of(kind: &KeyKind) -> Value {
             "type": "object",
             "additionalProperties": false,
             "patternProperties": {
-                "^[a-z0-9_]{1,63}$": {"anyOf": [{"type": "integer", "minimum": 1}, reference(table), template]},
+                "^[A-Za-z0-9_]{1,63}$": {"anyOf": [{"type": "integer", "minimum": 1}, reference(table), template]},
             },
         }),
         KeyKind::StartAfter(table) => {

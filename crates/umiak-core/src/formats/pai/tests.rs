@@ -1,0 +1,251 @@
+use crate::diag::Source;
+use crate::formats::document::{Document, Format};
+use crate::formats::settings::Settings;
+use crate::formats::{check, parse};
+use crate::model::{Contract, MinSucceeded, Success};
+
+const HEAD: &str = "protocolVersion: 2\nname: ddp\ntype: job\n";
+const IMAGE: &str =
+    "prerequisites:\n- {type: dockerimage, name: img, uri: 'a/b:1'}\n- {type: data, name: set, uri: [u0, u1]}\n";
+const NEEDS: &str = "dockerImage: img, resourcePerInstance: {cpu: 2, memoryMB: 64, gpu: 0}";
+
+fn document(rest: &str) -> Source {
+    Source::new("job.yaml", format!("{HEAD}{IMAGE}{rest}"))
+}
+
+fn with_role(role: &str) -> Source {
+    document(&format!("taskRoles:\n  worker: {{{NEEDS}, {role}}}\n"))
+}
+
+fn parsed(source: &Source) -> Document {
+    parse(source, &[], &Settings::default()).unwrap_or_else(|errors| panic!("{errors:#?}"))
+}
+
+/// The lines and messages of all errors.
+fn errors(source: &Source) -> Vec<String> {
+    let errors = parse(source, &[], &Settings::default()).expect_err("it has errors");
+    errors
+        .iter()
+        .map(|error| {
+            let line = error.labels.first().map(|label| label.start.line);
+            format!("{}{}", line.map(|line| format!("{line}: ")).unwrap_or_default(), error.message)
+        })
+        .collect()
+}
+
+fn notices(source: &Source) -> Vec<String> {
+    check(source, &[], &Settings::default()).diagnostics.iter().map(|notice| notice.message.clone()).collect()
+}
+
+fn script(document: &Document, role: usize) -> &str {
+    &document.job.roles[role].work.command[2]
+}
+
+#[test]
+fn a_whole_document() {
+    let source = document(
+        "\
+jobRetryCount: 3
+parameters: {lr: 0.10, list: [a, b], deep: {x: y}}
+taskRoles:
+  ps_server:
+    instances: 2
+    completion: {minFailedInstances: 1, minSucceededInstances: -1}
+    dockerImage: img
+    resourcePerInstance: {cpu: 1, memoryMB: 512, gpu: 0, ports: {rpc: 2, http: 3}}
+    commands: [serve]
+  worker:
+    instances: 4
+    completion: {minFailedInstances: 0, minSucceededInstances: 2}
+    dockerImage: img
+    data: set
+    extraContainerOptions: {shmMB: 1024, other: 1}
+    resourcePerInstance: {cpu: 2, memoryMB: 1024, gpu: 1, ports: {SynPort: 1}}
+    commands:
+    - '  cd work  '
+    - train <% $parameters.lr %> <% $parameters.list %> <%$parameters.list[1]%> <% $parameters.deep.x %> <% $data.uri[0] %>
+deployments:
+- {name: prod, taskRoles: {worker: {preCommands: [before], postCommands: [after]}}}
+- {name: test, taskRoles: {worker: {preCommands: [never]}}}
+defaults: {virtualCluster: vc1, deployment: prod}
+",
+    );
+    let document = parsed(&source);
+    let job = &document.job;
+    assert_eq!((job.name.as_str(), job.policy.success, job.policy.restart.max), ("ddp", Success::First, 3));
+    assert_eq!(job.contracts, [Contract::Pai, Contract::Torch]);
+    let [servers, workers] = &job.roles[..] else { panic!("{job:?}") };
+    assert_eq!((servers.replicas, servers.completion.min_succeeded), (2, MinSucceeded::Never));
+    assert_eq!((workers.completion.min_failed, workers.completion.min_succeeded), (1, MinSucceeded::Count(2)));
+    let ports = |role: usize| {
+        let ports = job.roles[role].work.ports.iter().map(|need| format!("{}:{}", need.name, need.count));
+        ports.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!((ports(0).as_str(), ports(1).as_str()), ("rpc:2 http:3 ssh:1", "SynPort:1 ssh:1 http:1"));
+    let resources = workers.work.resources;
+    assert_eq!((resources.cpu_millis, resources.memory_bytes, resources.gpus), (Some(2000), Some(1 << 30), 1));
+    assert_eq!((resources.shm_bytes, workers.work.image.as_deref()), (Some(1 << 30), Some("a/b:1")));
+    assert_eq!(workers.work.queue.as_deref(), Some("vc1"));
+    let commands = "before\ncd work\ntrain 0.10 a,b b y u0\nafter";
+    assert_eq!(
+        script(&document, 1),
+        format!("export PAI_WORK_DIR=$PWD\nset -o errexit -o nounset -o pipefail\n{commands}")
+    );
+}
+
+#[test]
+fn plugins_run_around_the_commands() {
+    let plugins = "\
+taskRoles:
+  worker: {dockerImage: img, resourcePerInstance: {cpu: 0, memoryMB: 0, gpu: 0}, commands: [it's, b], prerequisites: [own]}
+extras:
+  com.microsoft.pai.runtimeplugin:
+  - {plugin: cmd, failurePolicy: ignore, parameters: {callbacks: [{event: taskSucceeds, commands: [last]}]}}
+  - {plugin: cmd, taskroles: [other], parameters: {preCommands: [not here]}}
+  - {plugin: ssh, parameters: {jobssh: true}}
+  submitFrom: x
+  mine: 1
+";
+    let own = "- {type: script, name: own, plugin: com.microsoft.pai.runtimeplugin.cmd, preCommands: [first], postCommands: [late]}\n";
+    let source = Source::new("job.yaml", format!("{HEAD}{IMAGE}{own}{plugins}"));
+    let document = parsed(&source);
+    let expected = "\
+export PAI_WORK_DIR=$PWD
+part='set -o errexit
+first'
+bash <(printf '%s\\n' \"$part\") || exit
+part='set -o errexit -o nounset -o pipefail
+it'\\''s
+b'
+bash <(printf '%s\\n' \"$part\") || exit
+part='last'
+bash <(printf '%s\\n' \"$part\") || true
+part='set -o errexit
+late'
+bash <(printf '%s\\n' \"$part\") || exit
+";
+    assert_eq!(script(&document, 0), expected);
+    let told: Vec<&str> = document.notices.iter().map(|notice| notice.message.as_str()).collect();
+    assert_eq!(told, ["`extras.mine` is not used", "plugin `ssh` is not used"]);
+}
+
+#[test]
+fn every_error_has_its_line() {
+    let cases: &[(&str, &[&str])] = &[
+        ("taskRoles: {}", &["7: `taskRoles` is empty"]),
+        ("taskRols: {}", &["7: unknown key `taskRols` in the document"]),
+        (
+            "taskRoles:\n  9x: {}",
+            &[
+                "8: `9x` is not a valid name for a task role",
+                "8: task role `9x` has no `resourcePerInstance`",
+                "8: task role `9x` has no `dockerImage`",
+                "8: task role `9x` has no `commands`",
+            ],
+        ),
+        (
+            "jobRetryCount: -1\ntaskRoles: 5",
+            &["7: `jobRetryCount` must be a whole number from 0 to 1000000", "8: `taskRoles` must be a mapping"],
+        ),
+        (
+            "defaults: {deployment: x}\ntaskRoles: {a: 1}",
+            &["8: task role `a` must be a mapping", "7: unknown deployment `x`"],
+        ),
+    ];
+    for (rest, expected) in cases {
+        let mut found = errors(&document(rest));
+        let mut expected: Vec<String> = expected.iter().map(|&text| text.to_owned()).collect();
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected, "{rest}");
+    }
+    for (role, expected) in [
+        ("commands: []", "8: `commands` is empty"),
+        ("commands: [a], comands: [b]", "8: unknown key `comands` in task role `worker`"),
+        ("commands: ['<% $parameters.x %>']", "8: unknown parameter `$parameters.x`"),
+        ("commands: ['<% $parameters.x']", "8: unterminated template"),
+        ("commands: ['<% x %>']", "8: `x` is not a valid parameter name"),
+        ("commands: [a], data: nothing", "8: unknown prerequisite `nothing`"),
+        ("commands: [a], instances: 0", "8: `instances` must be a whole number from 1 to 10000"),
+        (
+            "commands: [a], completion: {minFailedInstances: -2}",
+            "8: `minFailedInstances` must be a whole number from -1 to 10000",
+        ),
+        ("commands: [a], completion: {min: 1}", "8: unknown key `min` in `completion`"),
+    ] {
+        assert_eq!(errors(&with_role(role)), [expected], "{role}");
+    }
+}
+
+#[test]
+fn names_that_become_one_are_refused() {
+    let role = format!("{{{NEEDS}, commands: [a]}}");
+    let source = document(&format!("taskRoles:\n  Work_er: {role}\n  worker: {role}\n"));
+    assert_eq!(errors(&source), ["9: task roles `Work_er` and `worker` would use the same variables"]);
+    let ports =
+        "dockerImage: img, resourcePerInstance: {cpu: 1, memoryMB: 1, gpu: 0, ports: {a: 1, A: 1}}, commands: [a]";
+    let source = document(&format!("taskRoles:\n  worker: {{{ports}}}\n"));
+    assert_eq!(errors(&source), ["8: ports `a` and `A` differ only in case"]);
+}
+
+#[test]
+fn what_has_no_effect_is_named() {
+    for (role, expected) in [
+        ("commands: [a], taskRetryCount: 2", "`taskRetryCount` is not used while all instances start together"),
+        (
+            "commands: [a], completion: {minSucceededInstances: 5}",
+            "`minSucceededInstances` is more than the instances of task role `worker`",
+        ),
+        ("commands: ['<% $data.uri %>']", "`$data.uri` is left as it is written"),
+        ("commands: [a], extraContainerOptions: {infiniband: true}", "`infiniband` is not used"),
+    ] {
+        assert_eq!(notices(&with_role(role)), [expected], "{role}");
+    }
+    let role = format!("{{{NEEDS}, commands: [a]}}");
+    let told = notices(&document(&format!("taskRoles:\n  a: {role}\n  b: {role}\n")));
+    assert_eq!(told, ["the first task role whose instances all succeed ends the job, and stops the others"]);
+}
+
+#[test]
+fn secrets_are_known_and_masked() {
+    let source = Source::new(
+        "job.yaml",
+        format!(
+            "{HEAD}{IMAGE}secrets: {{token: hunter2-hunter2}}\ntaskRoles:\n  w: {{{NEEDS}, commands: ['x <% $secrets.token %>']}}\n"
+        ),
+    );
+    let document = parsed(&source);
+    assert!(script(&document, 0).ends_with("\nx hunter2-hunter2"));
+    assert!(!document.masked.contains("hunter2"), "{}", document.masked);
+    let text = document.secrets.text("x hunter2-hunter2");
+    assert!(!text.contains("hunter2"), "{text}");
+    // As OpenPAI shows a job, and as a run's document is.
+    for secrets in ["secrets: '******'", "secrets: {token: '********'}"] {
+        let text = source.text.replace("secrets: {token: hunter2-hunter2}", secrets);
+        let source = Source::new("job.yaml", text);
+        assert_eq!(check(&source, &[], &Settings::default()).needed, ["secrets.token"], "{secrets}");
+        let given = [("secrets.token".to_owned(), "again".to_owned())];
+        let document = parse(&source, &given, &Settings::default()).unwrap_or_else(|errors| panic!("{errors:#?}"));
+        assert!(script(&document, 0).ends_with("\nx again"), "{secrets}");
+    }
+}
+
+#[test]
+fn parameters_of_the_command_line() {
+    let source =
+        document(&format!("parameters: {{lr: 1}}\ntaskRoles:\n  w: {{{NEEDS}, commands: ['<% $parameters.lr %>']}}\n"));
+    let given = |name: &str| vec![(name.to_owned(), "7".to_owned())];
+    let document = parse(&source, &given("lr"), &Settings::default()).unwrap_or_else(|errors| panic!("{errors:#?}"));
+    assert!(script(&document, 0).ends_with("\n7"));
+    let errors = parse(&source, &given("lrr"), &Settings::default()).expect_err("no such parameter");
+    assert_eq!(errors[0].message, "`job.yaml` has no parameter `lrr`");
+}
+
+#[test]
+fn formats_are_told_apart() {
+    let (format, _) = crate::formats::document::recognise(&document("taskRoles: {}"));
+    assert_eq!(format, Some(Format::OpenPai));
+    let framework = Source::new("f.yaml", "apiVersion: frameworkcontroller.microsoft.com/v1\nkind: Framework\n");
+    let errors = parse(&framework, &[], &Settings::default()).expect_err("not a job");
+    assert!(errors[0].hints[0].contains("frameworkcontroller"), "{errors:?}");
+}
