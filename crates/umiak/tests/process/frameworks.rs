@@ -38,7 +38,7 @@ pub(crate) fn support(name: &str) -> String {
 }
 
 /// Frameworks keep caches in the home and temporary directories; only files of umiak must be gone.
-fn train(sandbox: &Sandbox, words: &[&str]) -> Outcome {
+pub(crate) fn train(sandbox: &Sandbox, words: &[&str]) -> Outcome {
     let (home, temporary) = (sandbox.path().join("home"), sandbox.path().join("caches"));
     std::fs::create_dir(&temporary).expect("the sandbox can be written");
     let run = sandbox.umiak(words).env("HOME", home).env("TMPDIR", temporary);

@@ -25,6 +25,7 @@ mod log;
 mod log_dir;
 mod logpath;
 mod nodes;
+mod pai;
 mod preparing;
 mod recorded;
 mod restart;
@@ -53,6 +54,7 @@ fn main() -> std::process::ExitCode {
     hang::register(&mut suite);
     screen::register(&mut suite);
     secrets::register(&mut suite);
+    pai::register(&mut suite);
     show::register(&mut suite);
     stdin::register(&mut suite);
     conformance::register(&mut suite);
