@@ -43,6 +43,63 @@ fn role(entries: &str) -> String {
     format!("umiak: v1\nroles: {{main: {{command: x, {entries}}}}}\n")
 }
 
+/// Documents of OpenPAI.
+fn openpai(bytes: usize) -> Vec<(&'static str, String)> {
+    let document = |parts: &str| format!("{{protocolVersion: 2, name: j, type: job, {parts}}}\n");
+    let needs = "dockerImage: i, resourcePerInstance: {cpu: 1, memoryMB: 1, gpu: 0}";
+    let image = "{type: dockerimage, name: i, uri: u}";
+    let many = |size: usize| bytes / size;
+    let nested =
+        (0..30).fold("x".to_owned(), |inner, level| format!("{{{}{level}: {inner}}}", "k".repeat(bytes / 100)));
+    let items = list(many(8), |item| item);
+    let roles = |role: &str| list(many(200), |name| format!("r{name}: {{{needs}, {role}}}"));
+    let plugin =
+        |parameters: &str| format!("extras: {{com.microsoft.pai.runtimeplugin: [{{plugin: cmd, {parameters}}}]}}");
+    let used = |text: &str| format!("prerequisites: [{image}], taskRoles: {{w: {{{needs}, commands: [\"{text}\"]}}}}");
+    vec![
+        (
+            "roles that use one large prerequisite",
+            document(&format!(
+                "prerequisites: [{image}, {{type: data, name: d, uri: [{items}]}}], taskRoles: {{{}}}",
+                roles("data: d, commands: ['<% $data.uri %>']")
+            )),
+        ),
+        (
+            "roles with the commands of one plugin",
+            document(&format!(
+                "prerequisites: [{image}], taskRoles: {{{}}}, {}",
+                roles("commands: [x]"),
+                plugin(&format!("parameters: {{preCommands: ['{}']}}", "y".repeat(bytes / 2)))
+            )),
+        ),
+        (
+            "a plugin for many roles",
+            document(&format!(
+                "prerequisites: [{image}], taskRoles: {{{}}}, {}",
+                roles("commands: [x]"),
+                plugin(&format!(
+                    "taskroles: [{}], parameters: {{preCommands: [y]}}",
+                    list(many(16), |name| format!("q{name}"))
+                ))
+            )),
+        ),
+        ("nested parameters with long names", document(&format!("parameters: {nested}, {}", used("x")))),
+        ("references that stay", document(&used(&"<%$data.x%>".repeat(many(12))))),
+        (
+            "masked secrets",
+            document(&format!("secrets: '******', {}", used(&list(many(24), |name| format!("<%$secrets.s{name}%>"))))),
+        ),
+        (
+            "many prerequisites",
+            document(&format!(
+                "prerequisites: [{image}, {}], taskRoles: {{w: {{{needs}, prerequisites: [{}], commands: [x]}}}}",
+                list(many(60), |name| format!("{{type: script, name: s{name}}}")),
+                list(many(20), |name| format!("s{name}"))
+            )),
+        ),
+    ]
+}
+
 /// A document on one line with these roles.
 fn roles(roles: &str) -> String {
     format!("{{umiak: v1, roles: {{{roles}}}}}\n")
@@ -176,5 +233,5 @@ pub fn documents(bytes: usize) -> Vec<Hostile> {
         ("many documents", "---\n".repeat(many(4))),
         ("characters without width", format!("umiak: v1\n\"a{}\": 1\n", "\u{301}".repeat(many(2)))),
     ];
-    all.into_iter().map(|(name, text)| Hostile { name, text }).collect()
+    all.into_iter().chain(openpai(bytes)).map(|(name, text)| Hostile { name, text }).collect()
 }

@@ -7,9 +7,11 @@
 //! | the text that is recorded, without its secrets | `masked` |
 //! | how far aliases and templates expand it | `expansion` |
 //! | templates are filled on the leaves | `template` |
+//! | how large a job may be | `limits` |
 //! | tree to values, every error collected | `reader`, [`super::units`] |
 
 pub(super) mod expansion;
+pub(super) mod limits;
 pub(super) mod masked;
 pub(super) mod reader;
 mod recognise;

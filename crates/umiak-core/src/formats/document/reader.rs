@@ -9,7 +9,7 @@ use crate::diag::{Code, Collected, Diagnostic, Source, Span, nearest};
 use crate::formats::units;
 
 /// A value and its position.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct At<T> {
     pub(crate) value: T,
     pub(crate) at: Span,

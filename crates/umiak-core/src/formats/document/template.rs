@@ -75,8 +75,11 @@ fn filled<T: Templates>(reader: &mut Reader<'_>, text: &str, written: Span, temp
             Ok(value) => result += value,
             Err(Unfilled::Kept) => {
                 result.extend([T::OPEN, word, T::CLOSE]);
-                let (at, label) = (at(reader.source), templates.unknown(trimmed));
-                reader.notice(Code::F0054, at, format!("`{trimmed}` is left as it is written"), label);
+                // As above: searched only for notices that are kept.
+                let is_kept = reader.notices.has_room();
+                let at = if is_kept { place::<T>(reader.source, written, count, inner) } else { written };
+                let label = if is_kept { templates.unknown(trimmed) } else { String::new() };
+                reader.notice(Code::F0054, at, format!("`{}` is left as it is written", shortened(trimmed)), label);
             }
             Err(Unfilled::Missing) => {}
             Err(Unfilled::NotAName) => {

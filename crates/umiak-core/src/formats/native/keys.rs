@@ -71,11 +71,9 @@ pub fn is_extension(key: &str) -> bool {
 pub const CONTRACTS: &[&str] = &["paddle", "torch"];
 pub const LATER_CONTRACTS: &[&str] = &["pai", "mpi", "tensorflow", "jax", "volcano"];
 
-pub const MAX_REPLICAS: u32 = 100_000;
+pub use crate::formats::document::limits::{MAX_PORTS, MAX_REPLICAS};
 /// Maximum length of the name of a role or a port.
 pub const MAX_NAME: usize = 63;
-/// Maximum number of ports of one replica.
-pub const MAX_PORTS: u16 = 1024;
 
 const fn key(
     name: &'static str,
@@ -178,7 +176,7 @@ pub static POLICY: Table = Table {
             "success",
             KeyKind::Choice(&["all", "first", "end"]),
             "`all`",
-            "When the job succeeds. `all`: every role that decides has succeeded. `first`: one of them has; it ends the others. If all replicas end without that, one that succeeded is enough. `end`: like `first`, but the job succeeds too if all replicas failed.",
+            "When the job succeeds. `all`: every role that decides has succeeded. `first`: one of them has; it ends the others. If all their replicas end without that, one that succeeded is enough. `end`: like `first`, but the job succeeds too if all replicas failed.",
             "first",
         ),
         key("gang", KeyKind::Bool, "`true`", "Start replicas only when there is room for all of them.", "false"),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::keys::{MAX_NAME, MAX_REPLICAS};
+use super::keys::MAX_NAME;
 use super::raw::{RawDocument, RawPolicy, RawRestart, RawRole};
 use crate::diag::{Code, Diagnostic, Source, Span};
 use crate::formats::document::reader::{At, Reader, did_you_mean};
@@ -26,7 +26,8 @@ const MAX_SHOWN: usize = 8;
 /// Returns `None` if the document has errors, which are in the reader.
 pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Settings) -> Option<Job> {
     let name = job_name(reader, raw.name.as_ref());
-    total(reader, raw);
+    let replicas = raw.roles.iter().filter_map(|role| role.replicas.as_ref());
+    reader.check_total(replicas.map(|replicas| (replicas.value, replicas.at)));
     collisions(reader, raw);
     let mut positions: HashMap<&str, usize> = HashMap::new();
     for (index, role) in raw.roles.iter().enumerate() {
@@ -71,19 +72,6 @@ fn job_name(reader: &mut Reader<'_>, name: Option<&At<String>>) -> Option<JobId>
             reader.error(Code::F0014, name.at, "invalid name for the job", error.why);
             None
         }
-    }
-}
-
-fn total(reader: &mut Reader<'_>, raw: &RawDocument) {
-    let total: u64 = raw.roles.iter().filter_map(|role| role.replicas.as_ref()).map(|at| u64::from(at.value)).sum();
-    let last = raw.roles.iter().filter_map(|role| role.replicas.as_ref()).next_back();
-    if let Some(last) = last.filter(|_| total > u64::from(MAX_REPLICAS) || raw.roles.len() > usize::from(u16::MAX)) {
-        reader.error(
-            Code::F0013,
-            last.at,
-            format!("too many replicas: {total} in total"),
-            format!("at most {MAX_REPLICAS}"),
-        );
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) const DEPLOYED_ROLE: &[&str] = &["preCommands", "postCommands"];
 pub(super) const DEFAULTS: &[&str] = &["virtualCluster", "deployment"];
 
 pub(super) const PLUGINS: &str = "com.microsoft.pai.runtimeplugin";
+/// The plugin that runs commands.
+pub(super) const RUNS_COMMANDS: &str = "cmd";
 pub(super) const EXTRAS: &[&str] =
     &["gangAllocation", PLUGINS, "storages", "hivedScheduler", "jobStatusChangeNotification", "submitFrom"];
 pub(super) const PLUGIN: &[&str] = &["plugin", "taskroles", "parameters", "failurePolicy"];

@@ -1,17 +1,17 @@
 //! From the document as written to the model: defaults, references between parts, and the script of each instance.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use super::keys;
-use super::raw::{self, RawDeployed, RawJob, RawPlugin, RawPrerequisite, RawRole};
+use super::raw::{RawDeployed, RawJob, RawPlugin, RawPrerequisite, RawRole};
 use super::script::{Part, script};
-use super::values::Values;
+use super::values::{Below, RoleValues, Values};
 use crate::diag::{Code, Diagnostic, Span};
 use crate::formats::document::expansion;
+use crate::formats::document::limits::MAX_PORTS;
 use crate::formats::document::reader::{At, Reader, did_you_mean};
-use crate::formats::document::template::{Templates, Unfilled, fill};
-use crate::formats::document::tree::Node;
+use crate::formats::document::template::{Templates as _, fill, words};
+use crate::formats::document::tree::{Node, shortened};
 use crate::model::{
     Completion, Contract, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart,
     Scope, Success, Work, pai_name,
@@ -19,28 +19,31 @@ use crate::model::{
 
 /// Restarts after failures that are not the program's; OpenPAI has no limit.
 const MAX_TRANSIENT: u32 = 10;
-/// The plugin that runs commands.
-const COMMANDS: &str = "cmd";
 /// Ports that every instance has.
 const USUAL_PORTS: [&str; 2] = ["ssh", "http"];
 
-/// References to what a role uses.
-const OWN: [&str; 3] = ["$data", "$output", "$script"];
-
 /// Returns `None` if the document has errors, which are in the reader.
-pub(super) fn lower(reader: &mut Reader<'_>, root: &Node, raw: &RawJob<'_>, values: &Values) -> Option<Job> {
+pub(super) fn lower(reader: &mut Reader<'_>, root: &Node, raw: &RawJob<'_>, values: &Values<'_>) -> Option<Job> {
     internal_names(reader, raw);
-    let deployed = deployment(reader, raw);
-    let owns: Vec<Values> = raw.roles.iter().map(|role| own_values(reader, raw, role)).collect();
-    if is_too_far(reader, root, values, &owns) {
+    let is_filled = |key: &Node| {
+        key.text().is_some_and(|key| matches!(key, "taskRoles" | "deployments" | "extras" | "prerequisites"))
+    };
+    if let Some(error) = expansion::refused(reader.source, root, values, is_filled) {
+        reader.errors.add(|| error);
         return None;
     }
+    reader.check_total(raw.roles.iter().map(|role| (role.instances, role.name.at)));
+    let deployed = deployment(reader, raw);
+    let shelf = Shelf::new(raw);
     unused(reader, raw);
+    let mut budget = reader.source.text.len() + expansion::MAX_EXPANSION;
     let mut roles = Vec::new();
-    for (role, own) in raw.roles.iter().zip(owns) {
-        let of_role = deployed.iter().find(|deployed| deployed.role.value == role.name.value).copied();
-        let known = RoleValues { shared: values, own };
-        roles.extend(lower_role(reader, raw, role, of_role, &known));
+    for role in &raw.roles {
+        let of_role = deployed.get(role.name.value.as_str()).copied();
+        let own = role.uses.iter().filter_map(|(kind, name)| Some((*kind, shelf.find(reader, name, Some(kind))?.1)));
+        let known = RoleValues { shared: values, own: own.collect() };
+        let mut filler = Filler { values: &known, budget: &mut budget };
+        roles.extend(lower_role(reader, raw, role, of_role, &shelf, &mut filler));
     }
     if raw.roles.len() > 1 && raw.roles.iter().all(|role| role.min_succeeded.is_none()) {
         let message = "the first task role whose instances all succeed ends the job, and stops the others";
@@ -58,9 +61,85 @@ pub(super) fn lower(reader: &mut Reader<'_>, root: &Node, raw: &RawJob<'_>, valu
             return None;
         }
     };
-    let gang = raw.extras.gang != Some(false);
-    let policy = Policy { restart: restart(raw.retries), success: Success::First, gang, ..Policy::default() };
+    let policy = Policy {
+        restart: restart(raw.retries),
+        success: Success::First,
+        gang: raw.extras.gang != Some(false),
+        ..Policy::default()
+    };
     Some(Job { name, labels: BTreeMap::new(), contracts: vec![Contract::Pai, Contract::Torch], roles, policy })
+}
+
+/// The prerequisites by name, each with what is below it.
+struct Shelf<'r, 'n> {
+    raw: &'r RawJob<'n>,
+    below: Vec<Below<'n>>,
+    positions: HashMap<(&'r str, &'r str), usize>,
+    by_name: HashMap<&'r str, usize>,
+}
+
+impl<'r, 'n> Shelf<'r, 'n> {
+    fn new(raw: &'r RawJob<'n>) -> Self {
+        let all = || raw.prerequisites.iter().enumerate();
+        Self {
+            raw,
+            below: raw.prerequisites.iter().map(|one| Below::new(one.node)).collect(),
+            positions: all().map(|(at, one)| ((one.kind, one.name.value.as_str()), at)).collect(),
+            by_name: all().rev().map(|(at, one)| (one.name.value.as_str(), at)).collect(),
+        }
+    }
+
+    /// The prerequisite of this name, and of this kind if there is one.
+    fn find(
+        &self,
+        reader: &mut Reader<'_>,
+        wanted: &At<String>,
+        kind: Option<&str>,
+    ) -> Option<(&'r RawPrerequisite<'n>, &Below<'n>)> {
+        let name = wanted.value.as_str();
+        let found = match kind {
+            Some(kind) => self.positions.get(&(kind, name)),
+            None => self.by_name.get(name),
+        };
+        let Some(at) = found else {
+            let same = self.raw.prerequisites.iter().filter(|one| kind.is_none_or(|kind| one.kind == kind));
+            let label =
+                did_you_mean(reader.nearest(name, same.map(|one| one.name.value.as_str())), "not in `prerequisites`");
+            reader.error(Code::F0017, wanted.at, format!("unknown prerequisite `{name}`"), label);
+            return None;
+        };
+        Some((&self.raw.prerequisites[*at], &self.below[*at]))
+    }
+}
+
+/// Fills templates, within what a document may expand to: commands of plugins are copied for every role.
+struct Filler<'f, 'v, 'n> {
+    values: &'f RoleValues<'v, 'n>,
+    budget: &'f mut usize,
+}
+
+impl Filler<'_, '_, '_> {
+    /// Commands with their templates filled, one script. Empty once the budget is used up, which is then reported.
+    fn text(&mut self, reader: &mut Reader<'_>, lines: &[&Node]) -> String {
+        let mut texts = Vec::new();
+        for line in lines {
+            let text = line.text().unwrap_or_default();
+            let inserted = words::<Values<'_>>(text).filter_map(|word| self.values.value(word).ok()).map(str::len);
+            let needed = inserted.fold(text.len(), usize::saturating_add);
+            let Some(left) = self.budget.checked_sub(needed) else {
+                if *self.budget > 0 {
+                    reader.errors.add(|| expansion::too_far().label(reader.source.label(line.at, "")));
+                }
+                *self.budget = 0;
+                return String::new();
+            };
+            *self.budget = left;
+            let mut node = (*line).clone();
+            fill(reader, &mut node, self.values);
+            texts.extend(node.text().map(|text| text.trim().to_owned()));
+        }
+        texts.join("\n")
+    }
 }
 
 /// Roles whose internal names are equal would have the same variables.
@@ -88,92 +167,27 @@ fn internal_names(reader: &mut Reader<'_>, raw: &RawJob<'_>) {
     }
 }
 
-/// The roles of the deployment that is used.
-fn deployment<'r, 'n>(reader: &mut Reader<'_>, raw: &'r RawJob<'n>) -> Vec<&'r RawDeployed<'n>> {
-    let Some(wanted) = &raw.deployment else { return Vec::new() };
+/// The roles of the deployment that is used, by name.
+fn deployment<'r, 'n>(reader: &mut Reader<'_>, raw: &'r RawJob<'n>) -> HashMap<&'r str, &'r RawDeployed<'n>> {
+    let Some(wanted) = &raw.deployment else { return HashMap::new() };
     let Some(found) = raw.deployments.iter().find(|deployment| deployment.name.value == wanted.value) else {
         let names = raw.deployments.iter().map(|deployment| deployment.name.value.as_str());
         let label = did_you_mean(reader.nearest(&wanted.value, names), "not in `deployments`");
         reader.error(Code::F0017, wanted.at, format!("unknown deployment `{}`", wanted.value), label);
-        return Vec::new();
+        return HashMap::new();
     };
-    for deployed in &found.roles {
-        if !raw.roles.iter().any(|role| role.name.value == deployed.role.value) {
-            let names = raw.roles.iter().map(|role| role.name.value.as_str());
-            let label = did_you_mean(reader.nearest(&deployed.role.value, names), "has no effect");
-            let message =
-                format!("the deployment names a task role `{}`, which the job does not have", deployed.role.value);
-            reader.notice(Code::F0051, deployed.role.at, message, label);
-        }
-    }
-    found.roles.iter().collect()
+    known_roles(reader, raw, "the deployment", found.roles.iter().map(|deployed| &deployed.role));
+    found.roles.iter().map(|deployed| (deployed.role.value.as_str(), deployed)).collect()
 }
 
-fn find<'r, 'n>(
-    reader: &mut Reader<'_>,
-    raw: &'r RawJob<'n>,
-    wanted: &At<String>,
-    is_kind: impl Fn(&str) -> bool,
-) -> Option<&'r RawPrerequisite<'n>> {
-    let mut candidates = raw.prerequisites.iter().filter(|one| is_kind(one.kind));
-    let found = candidates.clone().find(|one| one.name.value == wanted.value);
-    if found.is_none() {
-        let near = reader.nearest(&wanted.value, candidates.by_ref().map(|one| one.name.value.as_str()));
-        let label = did_you_mean(near, "not in `prerequisites`");
-        reader.error(Code::F0017, wanted.at, format!("unknown prerequisite `{}`", wanted.value), label);
-    }
-    found
-}
-
-/// The values that only one role has: of the prerequisites that it uses.
-fn own_values(reader: &mut Reader<'_>, raw: &RawJob<'_>, role: &RawRole<'_>) -> Values {
-    let mut values = Values::default();
-    for (kind, name) in &role.uses {
-        if let Some(found) = find(reader, raw, name, |one| one == *kind) {
-            values.add(&format!("${kind}"), found.node);
-        }
-    }
-    values
-}
-
-/// Reports a document that its templates expand too far.
-fn is_too_far(reader: &mut Reader<'_>, root: &Node, values: &Values, owns: &[Values]) -> bool {
-    let mut longest = values.clone();
-    for own in owns {
-        longest.merge_longer(own);
-    }
-    let is_filled = |key: &Node| {
-        key.text().is_some_and(|key| matches!(key, "taskRoles" | "deployments" | "extras" | "prerequisites"))
-    };
-    let Some(error) = expansion::refused(reader.source, root, &longest, is_filled) else { return false };
-    reader.errors.add(|| error);
-    true
-}
-
-/// Values of one role: its own, and those that all share.
-struct RoleValues<'v> {
-    shared: &'v Values,
-    own: Values,
-}
-
-impl Templates for RoleValues<'_> {
-    const OPEN: &'static str = Values::OPEN;
-    const CLOSE: &'static str = Values::CLOSE;
-    const LITERAL: &'static str = Values::LITERAL;
-
-    fn value(&self, word: &str) -> Result<&str, Unfilled> {
-        let is_own = OWN.iter().any(|kind| word.starts_with(kind));
-        match self.own.value(word) {
-            // OpenPAI does so, and published documents have such references.
-            Err(Unfilled::Unknown) if is_own => Err(Unfilled::Kept),
-            Err(Unfilled::Unknown) => self.shared.value(word),
-            other => other,
-        }
-    }
-
-    fn unknown(&self, word: &str) -> String {
-        let is_own = OWN.iter().any(|kind| word.starts_with(kind));
-        if is_own { self.own.unknown(word) } else { self.shared.unknown(word) }
+/// Names task roles that the job does not have, each where it is written.
+fn known_roles<'a>(reader: &mut Reader<'_>, raw: &RawJob<'_>, what: &str, named: impl Iterator<Item = &'a At<String>>) {
+    let known: HashSet<String> = raw.roles.iter().map(|role| pai_name(&role.name.value)).collect();
+    for name in named.filter(|name| !known.contains(&pai_name(&name.value))) {
+        let roles = raw.roles.iter().map(|role| role.name.value.as_str());
+        let label = did_you_mean(reader.nearest(&name.value, roles), "has no effect");
+        let message = format!("{what} names a task role `{}`, which the job does not have", shortened(&name.value));
+        reader.notice(Code::F0051, name.at, message, label);
     }
 }
 
@@ -182,14 +196,15 @@ fn lower_role(
     raw: &RawJob<'_>,
     role: &RawRole<'_>,
     deployed: Option<&RawDeployed<'_>>,
-    values: &RoleValues<'_>,
+    shelf: &Shelf<'_, '_>,
+    filler: &mut Filler<'_, '_, '_>,
 ) -> Option<Role> {
-    let image = role.image.as_ref().and_then(|name| find(reader, raw, name, |kind| kind == "dockerimage"));
-    let (before, after) = plugins(reader, raw, role, values);
+    let image = role.image.as_ref().and_then(|name| shelf.find(reader, name, Some("dockerimage")));
+    let (before, after) = plugins(reader, raw, role, shelf, filler);
     let deployed_before = deployed.map(|deployed| &deployed.before[..]).unwrap_or_default();
     let deployed_after = deployed.map(|deployed| &deployed.after[..]).unwrap_or_default();
     let lines: Vec<&Node> = deployed_before.iter().chain(&role.commands).chain(deployed_after).copied().collect();
-    let commands = text(reader, &lines, values);
+    let commands = filler.text(reader, &lines);
     let script = script(&before, commands.trim(), &after);
     if script.contains('\0') {
         reader.error(Code::F0013, role.name.at, "the commands of this task role contain a NUL byte", "");
@@ -208,7 +223,7 @@ fn lower_role(
                 shm_bytes: role.shm_mb.filter(|shm| *shm > 0).map(|shm| u64::from(shm) << 20),
             },
             ports,
-            image: image.and_then(|image| image.uri.clone()),
+            image: image.and_then(|(image, _)| image.uri.clone()),
             queue: raw.cluster.clone(),
             priority: raw.extras.priority.clone(),
             ..Work::default()
@@ -219,52 +234,26 @@ fn lower_role(
     })
 }
 
-/// Commands with their templates filled, one script.
-fn text(reader: &mut Reader<'_>, lines: &[&Node], values: &RoleValues<'_>) -> String {
-    let mut texts = Vec::new();
-    for line in lines {
-        let mut node = (*line).clone();
-        fill(reader, &mut node, values);
-        texts.extend(node.text().map(|text| text.trim().to_owned()));
-    }
-    texts.join("\n")
-}
-
-/// `cmd` for `com.microsoft.pai.runtimeplugin.cmd`.
-fn short_name(plugin: &str) -> Option<&str> {
-    plugin.strip_prefix(keys::PLUGINS)?.strip_prefix('.')
-}
-
 /// The commands of plugins, in the order in which they run.
 fn plugins(
     reader: &mut Reader<'_>,
     raw: &RawJob<'_>,
     role: &RawRole<'_>,
-    values: &RoleValues<'_>,
+    shelf: &Shelf<'_, '_>,
+    filler: &mut Filler<'_, '_, '_>,
 ) -> (Vec<Part>, Vec<Part>) {
     let (mut before, mut after) = (Vec::new(), Vec::new());
-    let mut own = Vec::new();
-    for name in &role.prerequisites {
-        let Some(found) = find(reader, raw, name, |_| true) else { continue };
-        let Some(plugin) = &found.plugin else { continue };
-        let Some(short) = short_name(&plugin.value) else { continue };
-        let is_strict = found.node.child("failurePolicy").and_then(Node::text) != Some("ignore");
-        let name = At { value: short.to_owned(), at: plugin.at };
-        own.push(RawPlugin { name, roles: None, parameters: Some(found.node), is_strict });
-    }
+    let own: Vec<&RawPlugin<'_>> =
+        role.prerequisites.iter().filter_map(|name| shelf.find(reader, name, None)?.0.plugin.as_ref()).collect();
     let name = pai_name(&role.name.value);
-    let applies = |plugin: &&RawPlugin<'_>| {
-        plugin.roles.as_ref().is_none_or(|roles| roles.iter().any(|other| pai_name(other) == name))
-    };
-    for plugin in own.iter().chain(raw.extras.plugins.iter().filter(applies)) {
-        let Some(parameters) = plugin.parameters.filter(|_| plugin.name.value == COMMANDS) else { continue };
-        let (first, last) = raw::commands(reader, parameters);
-        let mut part = |lines: &[&Node]| Part { lines: text(reader, lines, values), is_strict: plugin.is_strict };
-        if !first.is_empty() {
-            before.push(part(&first));
+    let of_job = raw.extras.plugins.iter().filter(|plugin| plugin.applies_to(&name));
+    for plugin in own.into_iter().chain(of_job) {
+        let mut part = |lines: &[&Node]| Part { lines: filler.text(reader, lines), is_strict: plugin.is_strict };
+        if !plugin.before.is_empty() {
+            before.push(part(&plugin.before));
         }
-        if !last.is_empty() {
-            after.insert(0, part(&last));
+        if !plugin.after.is_empty() {
+            after.insert(0, part(&plugin.after));
         }
     }
     (before, after)
@@ -278,16 +267,12 @@ fn unused(reader: &mut Reader<'_>, raw: &RawJob<'_>) {
     for extra in &raw.extras.unused {
         has_no_effect(reader, extra.at, format!("`extras.{}`", extra.value));
     }
-    for plugin in raw.extras.plugins.iter().filter(|plugin| plugin.name.value != COMMANDS) {
+    let plugins = raw.extras.plugins.iter().chain(raw.prerequisites.iter().filter_map(|one| one.plugin.as_ref()));
+    for plugin in plugins.filter(|plugin| !plugin.is_known()) {
         has_no_effect(reader, plugin.name.at, format!("plugin `{}`", plugin.name.value));
     }
-    for prerequisite in &raw.prerequisites {
-        if let Some(plugin) = &prerequisite.plugin
-            && short_name(&plugin.value) != Some(COMMANDS)
-        {
-            has_no_effect(reader, plugin.at, format!("plugin `{}`", plugin.value));
-        }
-    }
+    let named = raw.extras.plugins.iter().filter_map(|plugin| plugin.roles.as_ref()).flatten();
+    known_roles(reader, raw, "a plugin", named);
     for role in &raw.roles {
         if let Some(at) = role.infiniband {
             has_no_effect(reader, at, "`infiniband`".to_owned());
@@ -302,7 +287,7 @@ fn restart(max: u32) -> Restart {
 /// Restarts of single instances.
 fn retries(reader: &mut Reader<'_>, role: &RawRole<'_>, gang: bool) -> u32 {
     let Some(retries) = &role.retries else { return 0 };
-    if gang && retries.value > 0 {
+    if gang && retries.value != 0 {
         let message = "`taskRetryCount` is not used while all instances start together";
         reader.notice(Code::F0051, retries.at, message, "has no effect");
         reader.notice_hint("set `extras: {gangAllocation: false}`, or use `jobRetryCount`");
@@ -314,13 +299,19 @@ fn retries(reader: &mut Reader<'_>, role: &RawRole<'_>, gang: bool) -> u32 {
 /// The labels of the document, and those that every instance has.
 fn ports(reader: &mut Reader<'_>, role: &RawRole<'_>) -> Vec<PortNeed> {
     let mut needs: Vec<PortNeed> = Vec::new();
+    let mut seen: HashMap<String, &str> = HashMap::new();
     for (label, count) in &role.ports {
-        if let Some(other) = needs.iter().find(|need| need.name.eq_ignore_ascii_case(&label.value)) {
-            let message = format!("ports `{}` and `{}` differ only in case", other.name, label.value);
+        if let Some(other) = seen.insert(label.value.to_ascii_lowercase(), &label.value) {
+            let message = format!("ports `{other}` and `{}` differ only in case", label.value);
             reader.error(Code::F0015, label.at, message, "rename one of them");
             continue;
         }
         needs.push(PortNeed { name: label.value.clone(), count: *count, fixed: None });
+    }
+    let total: u32 = role.ports.iter().map(|(_, count)| u32::from(*count)).sum();
+    if total > u32::from(MAX_PORTS) {
+        let message = format!("too many ports for each instance: {total}");
+        reader.error(Code::F0013, role.name.at, message, format!("at most {MAX_PORTS}"));
     }
     for name in USUAL_PORTS {
         if !needs.iter().any(|need| need.name.eq_ignore_ascii_case(name)) {

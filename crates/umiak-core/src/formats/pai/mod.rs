@@ -8,10 +8,12 @@
 //! | commands and plugins to one script | `script` |
 
 mod keys;
-pub(crate) mod lower;
+mod lower;
 mod raw;
 mod script;
 mod values;
+
+use std::collections::BTreeSet;
 
 use super::document::Reading;
 use super::document::masked::{Secrets, masked};
@@ -20,7 +22,7 @@ use super::document::template::words;
 use super::document::tree::Node;
 use crate::diag::Span;
 use crate::mask::{self, Known};
-use values::{Values, canonical};
+use values::{Below, Values, canonical};
 
 const SECRETS: Secrets =
     Secrets { named: &["parameters"], all: &["secrets"], params: "parameters", prefix: "$parameters." };
@@ -31,54 +33,63 @@ pub(super) fn read(reader: &mut Reader<'_>, root: &Node, given: &[(String, Strin
     let raw = raw::document(reader, root);
     let job = lower::lower(reader, root, &raw, &values);
     let mut secrets = Known::default();
-    names.iter().filter_map(|name| values.get(&format!("$parameters.{name}"))).for_each(|value| secrets.add(value));
-    values.below("$secrets.").for_each(|(_, value)| secrets.add(value));
+    let mut add = |value: &str| {
+        secrets.add(value);
+        // As it is inside the quotes of a script.
+        if value.contains('\'') {
+            secrets.add(&value.replace('\'', "'\\''"));
+        }
+    };
+    for name in &names {
+        let name = format!("$parameters.{name}");
+        values.written(&name).into_iter().for_each(&mut add);
+    }
+    values.parameters.secrets(false, &mut add);
+    values.secrets.secrets(true, &mut add);
+    for (name, value) in &values.given {
+        let is_secret = name.starts_with("$secrets.") || name.split('.').any(mask::is_secret);
+        let is_used_as_one = name.strip_prefix("$parameters.").is_some_and(|name| names.iter().any(|one| one == name));
+        if is_secret || is_used_as_one {
+            value.as_deref().into_iter().for_each(&mut add);
+        }
+    }
     Reading { job, masked, secrets, needed }
 }
 
 /// Parameters and secrets. Of secrets that are masked, those that are used must be given again.
-fn values(reader: &mut Reader<'_>, root: &Node, given: &[(String, String)]) -> (Values, Vec<(String, Span)>) {
-    let mut values = Values::default();
-    for (name, prefix) in [("parameters", "$parameters"), ("secrets", "$secrets")] {
-        match root.child(name) {
-            Some(node) if !node.entries().is_empty() => values.add(prefix, node),
-            Some(node) if name == "parameters" || !is_masked(node) => {
-                reader.open_entries(&format!("`{name}`"), node, []);
-            }
-            _ => {}
+fn values<'n>(
+    reader: &mut Reader<'_>,
+    root: &'n Node,
+    given: &[(String, String)],
+) -> (Values<'n>, Vec<(String, Span)>) {
+    let mut below = |name: &str| match root.child(name) {
+        Some(node) if !node.entries().is_empty() => Below::new(node),
+        Some(node) if name == "secrets" && is_masked(node) => Below::default(),
+        Some(node) => {
+            reader.open_entries(&format!("`{name}`"), node, []);
+            Below::default()
         }
-    }
-    let hidden: Vec<String> = values
-        .below("$secrets.")
-        .filter(|(_, value)| is_mask(value))
-        .map(|(name, _)| format!("$secrets.{name}"))
-        .collect();
-    for name in &hidden {
-        values.set(name, None);
-    }
+        None => Below::default(),
+    };
+    let mut values = Values { parameters: below("parameters"), secrets: below("secrets"), ..Values::default() };
     let is_hidden = root.child("secrets").is_some_and(is_masked);
-    for word in words::<Values>(&reader.source.text).map(canonical) {
-        if is_hidden && word.starts_with("$secrets.") && !values.has(&word) {
-            values.set(&word, None);
+    let used: BTreeSet<String> = words::<Values>(&reader.source.text).map(canonical).collect();
+    for name in used.iter().filter(|name| name.starts_with("$secrets.")) {
+        if values.written(name).map_or(is_hidden, is_mask) {
+            values.given.insert(name.clone(), None);
         }
     }
     for (name, value) in given {
         let full = if name.starts_with("secrets.") { format!("${name}") } else { format!("$parameters.{name}") };
-        if values.has(&full) {
-            values.set(&full, Some(value.clone()));
+        if values.given.contains_key(&full) || values.written(&full).is_some() {
+            values.given.insert(full, Some(value.clone()));
         } else {
-            reader.unknown_parameter(name, values.below("$parameters.").map(|(name, _)| name));
+            reader.unknown_parameter(name, values.parameters.names());
         }
     }
-    let used: Vec<String> = words::<Values>(&reader.source.text).map(canonical).collect();
-    let mut needed: Vec<(String, Span)> = Vec::new();
     let at = root.entries().iter().find(|(key, _)| key.text() == Some("secrets")).map_or(root.at, |(key, _)| key.at);
-    for name in used.iter().filter(|name| values.has(name) && values.get(name).is_none()) {
-        let name = name.trim_start_matches('$').to_owned();
-        if !needed.iter().any(|(other, _)| *other == name) {
-            needed.push((name, at));
-        }
-    }
+    let is_needed = |name: &&String| values.given.get(*name) == Some(&None);
+    let needed = used.iter().filter(is_needed).map(|name| (name.trim_start_matches('$').to_owned(), at)).collect();
     (values, needed)
 }
 

@@ -1,11 +1,12 @@
 //! The document as written: types that mirror the protocol, each read from the tree on its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::keys;
 use crate::diag::{Code, Diagnostic, Span};
 use crate::formats::document::reader::{At, Entries, NameRule, Reader};
 use crate::formats::document::tree::{Node, Value, shortened};
+use crate::model::pai_name;
 
 const MAX_INSTANCES: u32 = 10_000;
 const MAX_RETRIES: i64 = 1_000_000;
@@ -29,7 +30,7 @@ pub(super) struct RawPrerequisite<'n> {
     pub(super) kind: &'static str,
     pub(super) name: At<String>,
     pub(super) uri: Option<String>,
-    pub(super) plugin: Option<At<String>>,
+    pub(super) plugin: Option<RawPlugin<'n>>,
     pub(super) node: &'n Node,
 }
 
@@ -76,13 +77,29 @@ pub(super) struct RawExtras<'n> {
 }
 
 /// A runtime plugin, from the extras or from a prerequisite.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RawPlugin<'n> {
     pub(super) name: At<String>,
-    /// Internal names of roles; `None` for all.
-    pub(super) roles: Option<Vec<String>>,
-    pub(super) parameters: Option<&'n Node>,
+    /// The roles to which it applies; `None` for all.
+    pub(super) roles: Option<Vec<At<String>>>,
+    /// Their internal names.
+    internal: HashSet<String>,
+    /// Commands before and after those of the user; only `cmd` has some.
+    pub(super) before: Vec<&'n Node>,
+    pub(super) after: Vec<&'n Node>,
     pub(super) is_strict: bool,
+}
+
+impl RawPlugin<'_> {
+    /// True if umiak does what it says.
+    pub(super) fn is_known(&self) -> bool {
+        self.name.value == keys::RUNS_COMMANDS
+    }
+
+    /// True if it applies to the role with this internal name.
+    pub(super) fn applies_to(&self, role: &str) -> bool {
+        self.roles.is_none() || self.internal.contains(role)
+    }
 }
 
 const JOB_NAME: &[NameRule] = &[
@@ -221,6 +238,15 @@ fn prerequisite<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawPrereq
         _ => entries.read(reader, "uri", Reader::text),
     };
     let plugin = if is_image { None } else { entries.read(reader, "plugin", Reader::word) };
+    let plugin = plugin.map(|name| {
+        let short = name.value.strip_prefix(keys::PLUGINS).and_then(|rest| rest.strip_prefix('.'));
+        let name = At { value: short.unwrap_or(&name.value).to_owned(), at: name.at };
+        let is_strict = node.child("failurePolicy").and_then(Node::text) != Some("ignore");
+        with_commands(reader, RawPlugin { name, is_strict, ..RawPlugin::default() }, node)
+    });
+    if let Some(at) = entries.key("require").filter(|_| !is_image) {
+        reader.notice(Code::F0051, at, "`require` of a prerequisite is not used", "has no effect");
+    }
     Some(RawPrerequisite { kind: kind?.value, name: name?, uri: uri.map(|uri| uri.value), plugin, node })
 }
 
@@ -308,6 +334,7 @@ fn ports(reader: &mut Reader<'_>, node: &Node) -> Vec<(At<String>, u16)> {
 
 fn deployments<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Vec<RawDeployment<'n>> {
     let mut found: Vec<RawDeployment<'n>> = Vec::new();
+    let mut seen: HashMap<String, Span> = HashMap::new();
     for item in items(reader, "`deployments`", node) {
         let what = "a deployment";
         let Some(entries) = reader.entries(what, item, keys::DEPLOYMENT.iter().copied()) else { continue };
@@ -324,8 +351,8 @@ fn deployments<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Vec<RawDeployment
             deployed.push(RawDeployed { role, before: before.unwrap_or_default(), after: after.unwrap_or_default() });
         }
         let Some(name) = name else { continue };
-        if let Some(first) = found.iter().find(|other| other.name.value == name.value) {
-            let (source, first) = (reader.source, first.name.at);
+        if let Some(first) = seen.insert(name.value.clone(), name.at) {
+            let source = reader.source;
             reader.errors.add(|| {
                 Diagnostic::error(Code::F0018, format!("two deployments are named `{}`", name.value))
                     .label(source.label(name.at, "the second"))
@@ -367,18 +394,29 @@ fn plugin<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawPlugin<'n>> 
     let entries = reader.entries(what, node, keys::PLUGIN.iter().copied())?;
     let policy =
         entries.read(reader, "failurePolicy", |reader, what, node| reader.choice(what, node, &["fail", "ignore"]));
-    Some(RawPlugin {
+    let roles = entries.get("taskroles").map(|node| words(reader, "`taskroles`", node));
+    let plugin = RawPlugin {
+        internal: roles.iter().flatten().map(|role| pai_name(&role.value)).collect(),
+        roles,
         name: entries.required(reader, what, "plugin", node.at).and_then(|node| reader.word("`plugin`", node))?,
-        roles: entries
-            .get("taskroles")
-            .map(|node| words(reader, "`taskroles`", node).into_iter().map(|role| role.value).collect()),
-        parameters: entries.get("parameters"),
         is_strict: policy.is_none_or(|policy| policy.value == "fail"),
+        ..RawPlugin::default()
+    };
+    Some(match entries.get("parameters") {
+        Some(parameters) => with_commands(reader, plugin, parameters),
+        None => plugin,
     })
 }
 
+fn with_commands<'n>(reader: &mut Reader<'_>, mut plugin: RawPlugin<'n>, parameters: &'n Node) -> RawPlugin<'n> {
+    if plugin.is_known() {
+        (plugin.before, plugin.after) = commands(reader, parameters);
+    }
+    plugin
+}
+
 /// The commands of the plugin `cmd`, before and after those of the user.
-pub(super) fn commands<'n>(reader: &mut Reader<'_>, node: &'n Node) -> (Vec<&'n Node>, Vec<&'n Node>) {
+fn commands<'n>(reader: &mut Reader<'_>, node: &'n Node) -> (Vec<&'n Node>, Vec<&'n Node>) {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let what = "the parameters of `cmd`";
     let Some(entries) = reader.open_entries(what, node, keys::COMMANDS.iter().copied()) else {

@@ -126,7 +126,12 @@ bash <(printf '%s\\n' \"$part\") || exit
 ";
     assert_eq!(script(&document, 0), expected);
     let told: Vec<&str> = document.notices.iter().map(|notice| notice.message.as_str()).collect();
-    assert_eq!(told, ["`extras.mine` is not used", "plugin `ssh` is not used"]);
+    let expected = [
+        "`extras.mine` is not used",
+        "plugin `ssh` is not used",
+        "a plugin names a task role `other`, which the job does not have",
+    ];
+    assert_eq!(told, expected);
 }
 
 #[test]
@@ -219,6 +224,16 @@ fn secrets_are_known_and_masked() {
     assert!(!document.masked.contains("hunter2"), "{}", document.masked);
     let text = document.secrets.text("x hunter2-hunter2");
     assert!(!text.contains("hunter2"), "{text}");
+    // Below a key that names a secret, and inside the quotes of a script with plugins.
+    let nested = Source::new(
+        "job.yaml",
+        format!(
+            "{HEAD}{IMAGE}parameters: {{db: {{password: it's-a-long-one}}}}\ntaskRoles:\n  w: {{{NEEDS}, commands: ['x <% $parameters.db.password %>']}}\nextras: {{com.microsoft.pai.runtimeplugin: [{{plugin: cmd, parameters: {{preCommands: [a]}}}}]}}\n"
+        ),
+    );
+    let document = parsed(&nested);
+    let shown = document.secrets.text(script(&document, 0));
+    assert!(!shown.contains("long-one"), "{shown}");
     // As OpenPAI shows a job, and as a run's document is.
     for secrets in ["secrets: '******'", "secrets: {token: '********'}"] {
         let text = source.text.replace("secrets: {token: hunter2-hunter2}", secrets);

@@ -1,66 +1,119 @@
-//! What `<% $parameters.name %>` and the like stand for.
+//! What `<% $parameters.name %>` and the like stand for. References are looked up in the tree, never listed: a document
+//! may have many values below long names.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use crate::diag::nearest;
 use crate::formats::document::reader::did_you_mean;
 use crate::formats::document::template::{Templates, Unfilled};
 use crate::formats::document::tree::{Node, Value};
+use crate::mask;
 
-/// References and their values, by their full names: `$parameters.model`, `$data.uri.0`.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Values {
-    /// `None` if a value must be given before the job can run.
-    known: BTreeMap<String, Option<String>>,
+/// Everything below one node, by reference.
+#[derive(Debug, Default)]
+pub(super) struct Below<'n> {
+    root: Option<&'n Node>,
+    /// Entries of mappings, by the place of the mapping and the key.
+    entries: HashMap<(usize, &'n str), &'n Node>,
+    /// Lists as a whole: their items, joined by commas.
+    lists: HashMap<usize, String>,
 }
 
-impl Values {
-    /// Adds everything below a node: items of lists by number, and lists as a whole, joined by commas.
-    pub(super) fn add(&mut self, name: &str, node: &Node) {
+fn place(node: &Node) -> usize {
+    std::ptr::from_ref(node) as usize
+}
+
+impl<'n> Below<'n> {
+    pub(super) fn new(root: &'n Node) -> Self {
+        let mut below = Self { root: Some(root), ..Self::default() };
+        below.add(root);
+        below
+    }
+
+    fn add(&mut self, node: &'n Node) {
         match &node.value {
-            Value::Scalar(_) if node.is_null() => {}
-            Value::Scalar(scalar) => self.set(name, Some(scalar.text.clone())),
+            Value::Scalar(_) => {}
             Value::List(items) => {
                 let texts: Vec<&str> = items.iter().filter_map(Node::text).collect();
-                self.set(name, Some(texts.join(",")));
-                for (index, item) in items.iter().enumerate() {
-                    self.add(&format!("{name}.{index}"), item);
+                self.lists.insert(place(node), texts.join(","));
+                for item in items {
+                    self.add(item);
                 }
             }
             Value::Map(entries) => {
                 for (key, value) in entries {
                     if let Some(key) = key.text() {
-                        self.add(&format!("{name}.{key}"), value);
+                        self.entries.insert((place(node), key), value);
                     }
+                    self.add(value);
                 }
             }
         }
     }
 
-    pub(super) fn set(&mut self, name: &str, value: Option<String>) {
-        self.known.insert(name.to_owned(), value);
+    /// The value of `uri.0`.
+    fn get(&self, path: &str) -> Option<&str> {
+        let mut node = self.root?;
+        for part in path.split('.') {
+            node = match &node.value {
+                Value::Map(_) => self.entries.get(&(place(node), part))?,
+                Value::List(items) => items.get(part.parse::<usize>().ok()?)?,
+                Value::Scalar(_) => return None,
+            };
+        }
+        match &node.value {
+            Value::Scalar(_) if node.is_null() => None,
+            Value::Scalar(scalar) => Some(&scalar.text),
+            Value::List(_) => self.lists.get(&place(node)).map(String::as_str),
+            Value::Map(_) => None,
+        }
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.known.get(name)?.as_deref()
+    /// The names directly below the root.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'n str> {
+        self.root.into_iter().flat_map(Node::entries).filter_map(|(key, _)| key.text())
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.known.contains_key(name)
-    }
-
-    /// The references below a prefix, without it, and their values.
-    pub(super) fn below<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.known.iter().filter_map(move |(name, value)| Some((name.strip_prefix(prefix)?, value.as_deref()?)))
-    }
-
-    /// Of two values of a reference the longer one, for the budget of the whole document.
-    pub(super) fn merge_longer(&mut self, other: &Self) {
-        for (name, value) in &other.known {
-            let known = self.known.entry(name.clone()).or_default();
-            if value.as_ref().map(String::len) > known.as_ref().map(String::len) {
-                known.clone_from(value);
+    /// Calls `take` with the texts that are secrets: all, or those below a key that names one.
+    pub(super) fn secrets(&self, all: bool, take: &mut dyn FnMut(&str)) {
+        fn walk(node: &Node, is_secret: bool, take: &mut dyn FnMut(&str)) {
+            match &node.value {
+                Value::Scalar(scalar) if is_secret && !node.is_null() => take(&scalar.text),
+                Value::Scalar(_) => {}
+                Value::List(items) => {
+                    for item in items {
+                        walk(item, is_secret, take);
+                    }
+                }
+                Value::Map(entries) => {
+                    for (key, value) in entries {
+                        walk(value, is_secret || key.text().is_some_and(mask::is_secret), take);
+                    }
+                }
             }
+        }
+        if let Some(root) = self.root {
+            walk(root, all, take);
+        }
+    }
+}
+
+/// Parameters and secrets: those of the document, and those of the command line.
+#[derive(Debug, Default)]
+pub(super) struct Values<'n> {
+    pub(super) parameters: Below<'n>,
+    pub(super) secrets: Below<'n>,
+    /// By full name (`$secrets.token`); `None` for a value that must be given before the job can run.
+    pub(super) given: HashMap<String, Option<String>>,
+}
+
+impl Values<'_> {
+    /// The value of a full name in the document.
+    pub(super) fn written(&self, name: &str) -> Option<&str> {
+        match name.split_once('.')? {
+            ("$parameters", path) => self.parameters.get(path),
+            ("$secrets", path) => self.secrets.get(path),
+            _ => None,
         }
     }
 }
@@ -70,29 +123,70 @@ pub(super) fn canonical(word: &str) -> String {
     word.replace('[', ".").replace(']', "")
 }
 
-impl Templates for Values {
+const KINDS: [&str; 5] = ["$parameters", "$secrets", "$data", "$output", "$script"];
+
+impl Templates for Values<'_> {
     const OPEN: &'static str = "<%";
     const CLOSE: &'static str = "%>";
     const LITERAL: &'static str = "references are `$parameters.NAME`, `$secrets.NAME`, and `$data.KEY`, `$output.KEY` and `$script.KEY` of what the role uses";
 
     fn value(&self, word: &str) -> Result<&str, Unfilled> {
-        let kinds = ["$parameters.", "$secrets.", "$data.", "$output.", "$script."];
-        if !kinds.iter().any(|kind| word.strip_prefix(kind).is_some_and(|rest| !rest.is_empty())) {
+        let is_name = word.split_once('.').is_some_and(|(kind, rest)| KINDS.contains(&kind) && !rest.is_empty());
+        if !is_name {
             return Err(Unfilled::NotAName);
         }
-        self.known.get(&canonical(word)).ok_or(Unfilled::Unknown)?.as_deref().ok_or(Unfilled::Missing)
+        let name = canonical(word);
+        match self.given.get(&name) {
+            Some(value) => value.as_deref().ok_or(Unfilled::Missing),
+            None => self.written(&name).ok_or(Unfilled::Unknown),
+        }
     }
 
     fn unknown(&self, word: &str) -> String {
-        let kind = word.split_once('.').map_or(word, |(kind, _)| kind);
-        let among = self.known.keys().map(String::as_str).filter(|name| name.starts_with(kind));
-        let otherwise = match kind {
-            "$parameters" => "not in `parameters`",
-            "$secrets" => "not in `secrets`",
-            "$data" => "the role has no such `data`",
-            "$output" => "the role has no such `output`",
-            _ => "the role has no such `script`",
-        };
-        did_you_mean(nearest(word, among), otherwise)
+        match word.split_once('.') {
+            Some(("$secrets", name)) => did_you_mean(nearest(name, self.secrets.names()), "not in `secrets`"),
+            Some((_, name)) => did_you_mean(nearest(name, self.parameters.names()), "not in `parameters`"),
+            None => String::new(),
+        }
+    }
+}
+
+/// Values of one role: of the prerequisites that it uses, and those that all roles share.
+pub(super) struct RoleValues<'v, 'n> {
+    pub(super) shared: &'v Values<'n>,
+    /// By `data`, `output` and `script`.
+    pub(super) own: Vec<(&'static str, &'v Below<'n>)>,
+}
+
+impl<'v> RoleValues<'v, '_> {
+    /// What the role uses of the kind of this reference; `None` if it is not of such a kind.
+    fn of<'w>(&self, word: &'w str) -> Option<(Option<&'v Below<'_>>, &'w str)> {
+        let (kind, path) = word.strip_prefix('$')?.split_once('.')?;
+        matches!(kind, "data" | "output" | "script").then(|| {
+            let found = self.own.iter().find(|(own, _)| *own == kind).map(|(_, below)| *below);
+            (found, path)
+        })
+    }
+}
+
+impl Templates for RoleValues<'_, '_> {
+    const OPEN: &'static str = Values::OPEN;
+    const CLOSE: &'static str = Values::CLOSE;
+    const LITERAL: &'static str = Values::LITERAL;
+
+    fn value(&self, word: &str) -> Result<&str, Unfilled> {
+        match self.of(word) {
+            None | Some((_, "")) => self.shared.value(word),
+            // OpenPAI leaves them too, and published documents have such references.
+            Some((found, path)) => found.and_then(|below| below.get(&canonical(path))).ok_or(Unfilled::Kept),
+        }
+    }
+
+    fn unknown(&self, word: &str) -> String {
+        match self.of(word) {
+            Some((Some(below), path)) => did_you_mean(nearest(path, below.names()), "no such key"),
+            Some((None, _)) => "the task role uses none".to_owned(),
+            None => self.shared.unknown(word),
+        }
     }
 }
