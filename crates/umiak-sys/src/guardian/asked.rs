@@ -1,21 +1,21 @@
-//! Who was asked to end, so that no process is asked twice: programs may take a second SIGTERM as an order to give up.
+//! Groups and processes that have received a termination signal: none gets a second one, which some programs take as
+//! "abort now".
 
 use std::collections::HashMap;
 
-use crate::clock;
 use crate::descend;
 use crate::wait;
 
 /// A group or a process that was signalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Whom {
+pub(super) enum Target {
     Group(u32),
     Process(u32),
 }
 
 /// The latest signal that asked each group or process to end.
 #[derive(Debug, Default)]
-pub(super) struct Asked(HashMap<Whom, Ask>);
+pub(super) struct Asked(HashMap<Target, Ask>);
 
 #[derive(Debug)]
 struct Ask {
@@ -25,8 +25,8 @@ struct Ask {
 }
 
 impl Asked {
-    pub(super) fn note(&mut self, whom: Whom, signal: i32) {
-        self.0.insert(whom, Ask { signal, at: clock::ticks_since_boot() });
+    pub(super) fn note(&mut self, target: Target, signal: i32, at: u64) {
+        self.0.insert(target, Ask { signal, at });
     }
 
     /// True if the process has received a signal that it does not ignore, or works for one that has: what a handler
@@ -36,8 +36,8 @@ impl Asked {
     }
 
     fn has_reached(&self, pid: u32) -> bool {
-        let group = descend::group(pid).and_then(|group| self.0.get(&Whom::Group(group)));
-        let asks = [group, self.0.get(&Whom::Process(pid))];
+        let group = descend::group(pid).and_then(|group| self.0.get(&Target::Group(group)));
+        let asks = [group, self.0.get(&Target::Process(pid))];
         let mut asks = asks.into_iter().flatten().peekable();
         if asks.peek().is_none() {
             return false;

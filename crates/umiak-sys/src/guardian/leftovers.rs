@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use super::asked::Whom;
+use super::asked::Target;
 use super::ranks::{Rank, place};
 use super::service::Service;
+use crate::clock;
 use crate::descend;
 use crate::protocol::{Batch, ProcessKey};
 
@@ -16,28 +17,29 @@ impl Service {
     pub(super) fn signal(&mut self, signal: i32, keys: &[ProcessKey]) {
         let wanted: HashSet<&ProcessKey> = keys.iter().collect();
         let mut reached = Vec::with_capacity(keys.len());
+        let now = clock::ticks_since_boot();
         // While other ranks run, signal only leftovers of these ranks.
-        let mut everybody = true;
+        let mut all_stop = true;
         for rank in self.ranks.values().filter(|rank| rank.is_alive()) {
             if wanted.contains(&rank.key) {
                 signal_group(rank.pid, signal);
-                reached.push(Whom::Group(rank.pid));
+                reached.push(Target::Group(rank.pid));
             } else {
-                everybody = false;
+                all_stop = false;
             }
         }
         // Leftovers of dead ranks were reparented to the guardian: children that are not ranks.
-        for pid in if everybody { self.orphans() } else { self.left_by(keys) } {
+        for pid in if all_stop { self.orphans() } else { self.left_by(keys) } {
             descend::signal(pid, signal);
-            reached.push(Whom::Process(pid));
+            reached.push(Target::Process(pid));
         }
         if matches!(signal, libc::SIGINT | libc::SIGTERM) {
-            for whom in reached {
-                self.asked.note(whom, signal);
+            for target in reached {
+                self.asked.note(target, signal, now);
                 // A suspended process receives the signal only when it continues.
-                match whom {
-                    Whom::Group(pid) => signal_group(pid, libc::SIGCONT),
-                    Whom::Process(pid) => descend::signal(pid, libc::SIGCONT),
+                match target {
+                    Target::Group(pid) => signal_group(pid, libc::SIGCONT),
+                    Target::Process(pid) => descend::signal(pid, libc::SIGCONT),
                 }
             }
         }
@@ -46,9 +48,11 @@ impl Service {
     /// Asks the leftovers of these ranks to end.
     pub(super) fn forsake(&mut self, keys: &[ProcessKey]) {
         for pid in self.left_by(keys) {
-            descend::signal(pid, libc::SIGTERM);
+            if !self.asked.concerns(pid) {
+                self.asked.note(Target::Process(pid), libc::SIGTERM, clock::ticks_since_boot());
+                descend::signal(pid, libc::SIGTERM);
+            }
             descend::signal(pid, libc::SIGCONT);
-            self.asked.note(Whom::Process(pid), libc::SIGTERM);
         }
     }
 

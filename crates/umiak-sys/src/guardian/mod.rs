@@ -9,7 +9,7 @@
 //! | module | in one sentence |
 //! |---|---|
 //! | `handle` | the front's end: starting the guardian, commands, notices |
-//! | `asked` | who was asked to end |
+//! | `asked` | what has received a termination signal |
 //! | `birth` | forking the guardian, and setting up its process |
 //! | `service` | the guardian's loop: exits and commands, one after the other |
 //! | `ranks` | starting ranks, and the state of each |
