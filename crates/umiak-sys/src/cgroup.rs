@@ -268,7 +268,7 @@ pub(crate) fn remove_tree(path: &Path) -> bool {
 
 /// The directory of our own cgroup in the version 2 tree.
 fn own_directory() -> Option<PathBuf> {
-    let mount = mount_point(&read_small("/proc/self/mountinfo")?)?;
+    let mount = mount_point(&fs::read_to_string("/proc/self/mountinfo").ok()?)?;
     let own = read_small("/proc/self/cgroup")?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     let directory = mount.join(path.trim_start_matches('/'));

@@ -1,7 +1,7 @@
 //! One attempt of a replica, ready to start.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::contract::{Variable, View, umiak};
 use crate::model::{Contract, Device, DeviceKind, Slot};
@@ -46,8 +46,11 @@ pub struct Process {
 impl Process {
     /// The line of `sh -c line`, and of other shells.
     pub fn shell_line(&self) -> Option<&OsStr> {
+        const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "ksh", "zsh"];
+        let is_shell =
+            |word: &OsStr| Path::new(word).file_name().is_some_and(|name| SHELLS.iter().any(|shell| name == *shell));
         match &self.argv[..] {
-            [_, flag, line] if flag == "-c" => Some(line),
+            [shell, flag, line] if flag == "-c" && is_shell(shell) => Some(line),
             _ => None,
         }
     }

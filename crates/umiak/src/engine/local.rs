@@ -576,7 +576,7 @@ fn line_of(process: &Process) -> (Vec<Vec<u8>>, Vec<u8>) {
     if let Some(line) = process.shell_line().filter(|_| process.is_secret) {
         script = [format!("exec {SCRIPT}<&-;").as_bytes(), line.as_bytes()].concat();
         argv.truncate(2);
-        argv.push(format!(". /dev/fd/{SCRIPT}").into_bytes());
+        argv.push(format!(". /proc/self/fd/{SCRIPT}").into_bytes());
     }
     (argv, script)
 }

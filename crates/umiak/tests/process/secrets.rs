@@ -9,6 +9,7 @@ use umiak_testkit::suite::Suite;
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("secrets::launch_writes_none", &[], launch)
+        .test("secrets::only_lines_of_shells_are_passed_in_memory", &[], only_shells)
         .test("secrets::documents_leave_none", &[], document)
         .test("secrets::snippets_show_none", &[], snippets)
         .test("secrets::stacks_show_none", &[], stacks)
@@ -338,5 +339,20 @@ fn harmless() {
     let text = sandbox.read("log/envlog.0");
     for name in names {
         assert!(text.contains(&format!("{name}=readable-1\n")), "{name} is masked:\n{text}");
+    }
+}
+
+/// `-c` means something else to other programs.
+fn only_shells() {
+    let sandbox = Sandbox::new();
+    let secret = "correct-horse-battery-staple-42";
+    for command in [format!("[python3, -c, \"print(len('{secret}'))\"]"), format!("\"T={secret}; echo ${{#T}}\"")] {
+        let text = command.replace(secret, "{{ api_token }}");
+        sandbox.write(
+            "job.yaml",
+            format!("umiak: v1\nparams: {{api_token: {secret}}}\nroles: {{w: {{command: {text}}}}}\n"),
+        );
+        let outcome = sandbox.umiak(["run", "job.yaml"]).finish();
+        outcome.expect_code(0).expect_out(&secret.len().to_string());
     }
 }
