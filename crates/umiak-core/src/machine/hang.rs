@@ -13,6 +13,8 @@ use crate::model::{Slot, Timestamp};
 
 /// Time between the two samples of stacks.
 const BETWEEN: Duration = Duration::from_secs(5);
+/// How long stacks may be read.
+const READING: Duration = Duration::from_secs(30);
 /// Bounds of the time between two looks.
 const OFTEN: Duration = Duration::from_millis(100);
 const SELDOM: Duration = Duration::from_secs(5);
@@ -26,7 +28,7 @@ pub struct Counters {
     pub log: u64,
     /// Bytes read, written, sent and received by its processes, if known.
     pub bytes: Option<u64>,
-    /// Its main thread waits for its standard input: not the job hangs, the user is thinking.
+    /// Its main thread waits for its standard input: the job does not hang, it waits for the user.
     pub awaits_input: bool,
 }
 
@@ -66,14 +68,15 @@ pub struct Watch {
     moved: Option<Timestamp>,
     /// The first sample of stacks.
     sample: Option<(Timestamp, Stacks)>,
-    is_reading: bool,
+    /// Since when stacks are being read.
+    reading: Option<Timestamp>,
     is_hung: bool,
 }
 
 impl Watch {
     pub fn new(limit: Duration) -> Self {
         let (at, last, moved, sample) = (None, Progress::new(), None, None);
-        Self { limit, at, last, moved, sample, is_reading: false, is_hung: false }
+        Self { limit, at, last, moved, sample, reading: None, is_hung: false }
     }
 
     /// When to look next; at once if absent.
@@ -103,26 +106,28 @@ impl Watch {
         self.at = Some(next);
         if progress.is_empty() || has_moved(&self.last, &progress) {
             let is_withdrawn = std::mem::take(&mut self.is_hung) && !progress.is_empty();
-            (self.last, self.moved, self.sample, self.is_reading) = (progress, Some(now), None, false);
+            (self.last, self.moved, self.sample, self.reading) = (progress, Some(now), None, None);
             return is_withdrawn.then_some(Effect::Hung(false));
         }
         let quiet_until = *self.moved.get_or_insert(now) + self.limit;
-        if now < quiet_until || self.is_hung || self.is_reading {
+        if now < quiet_until || self.is_hung {
             return None;
+        }
+        if let Some(since) = self.reading {
+            // A reader that does not return is blocked by what hangs: nothing is known of the stacks.
+            return if now < since + READING { None } else { self.read(Stacks::new(), now) };
         }
         if let Some(second) = self.sample.as_ref().map(|(taken, _)| *taken + BETWEEN).filter(|at| now < *at) {
             self.at = Some(next.min(second));
             return None;
         }
-        self.is_reading = true;
+        self.reading = Some(now);
         Some(Effect::ReadStacks)
     }
 
     /// Stacks that were read before something moved are ignored.
     fn read(&mut self, stacks: Stacks, now: Timestamp) -> Option<Effect> {
-        if !std::mem::take(&mut self.is_reading) {
-            return None;
-        }
+        self.reading.take()?;
         self.is_hung = self.sample.as_ref().is_some_and(|(_, first)| are_alike(first, &stacks));
         self.sample = Some((now, stacks));
         self.is_hung.then_some(Effect::Hung(true))
@@ -245,6 +250,16 @@ mod tests {
                     (12_000, looked(6), None),
                     (15_000, looked(6), None),
                     (22_000, looked(6), READ),
+                ],
+            ),
+            (
+                "the reader of stacks is blocked itself",
+                vec![
+                    (10_000, looked(5), READ),
+                    (39_900, looked(5), None),
+                    (40_000, looked(5), None),
+                    (45_000, looked(5), READ),
+                    (75_000, looked(5), HUNG),
                 ],
             ),
             ("counters that cannot be read", vec![(10_000, looked(None), None), (60_000, looked(None), None)]),
