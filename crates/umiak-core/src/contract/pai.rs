@@ -102,7 +102,7 @@ fn addresses(places: &RolePlaces) -> Vec<Variable> {
 
 /// The first port of a label; empty if the role does not have it.
 fn first(places: &RolePlaces, label: &str, index: u32) -> String {
-    let ports = places.ports.iter().find(|ports| ports.name == label);
+    let ports = places.ports.iter().find(|ports| ports.name.eq_ignore_ascii_case(label));
     ports.and_then(|ports| ports.of(index).first()).map(|port| port.get().to_string()).unwrap_or_default()
 }
 
@@ -112,7 +112,7 @@ fn own(view: &View<'_>) -> Vec<Variable> {
     let role = &view.job.roles[view.slot.role as usize];
     let host = places.hosts[index as usize].to_string();
     let all = places.ports.iter().fold(String::new(), |all, ports| all + &ports.name + ":" + &ports.list(index) + ";");
-    // A restart of the whole job begins the attempts of its tasks anew.
+    // Restarts of this instance alone, also in earlier attempts of the whole job.
     let retries = view.attempt.saturating_sub(view.job_attempt);
     let mut variables: Vec<Variable> = named(vec![
         ("PAI_CURRENT_TASK_ROLE_NAME", role.name.to_string()),

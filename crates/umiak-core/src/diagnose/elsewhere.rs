@@ -168,7 +168,8 @@ impl Scene<'_> {
     /// about to exit, so that its sockets could not be read.
     fn remaining(&self) -> Option<(Vec<usize>, Clue)> {
         let lost = self.filter(|end| end.kind() == Some(Kind::Victim));
-        let rest = self.filter(|end| end.kind() != Some(Kind::Victim));
+        // A server loses no peer: it waits for the next request.
+        let rest = self.filter(|end| end.kind() != Some(Kind::Victim) && !end.serves);
         let is_one = rest.len() == 1 && lost.len() > 1 && !self.ends[rest[0]].blames_peer();
         is_one.then_some((rest, Clue::Remaining { lost: lost.len() as u32 }))
     }

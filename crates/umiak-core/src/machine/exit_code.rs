@@ -30,10 +30,10 @@ pub fn of(style: CodeStyle, outcome: Outcome, signal: Option<i32>, verdict: Opti
                 return TIMED_OUT;
             }
             // The number of our own signal is not the cause's code, and a cause that exits with 0 (too early, too few
-            // successes) must not read as success: then the first rank that failed because of it has the code.
+            // successes) must not read as success: then the next cause, or the first victim, has the code.
             let has_code = |found: &&Finding| !found.stopped_while_ending && found.exit.shell_code() != 0;
-            let victims = verdict.into_iter().flat_map(|verdict| &verdict.victims);
-            cause.into_iter().chain(victims).find(has_code).map_or(1, |found| found.exit.shell_code())
+            let mut findings = verdict.into_iter().flat_map(|verdict| verdict.causes.iter().chain(&verdict.victims));
+            findings.find(has_code).map_or(1, |found| found.exit.shell_code())
         }
         (ExitCodes::Paddle, Outcome::Failed) => match style.generation {
             // The first nonzero process by rank, with -signal as a byte: hence 241 for SIGTERM.

@@ -231,8 +231,8 @@ pub enum Success {
     /// Every role that decides.
     #[default]
     All,
-    /// The first role with enough successes ends the job. If all replicas end without that, the job succeeds if one of
-    /// them has succeeded.
+    /// The first role with enough successes ends the job. If all replicas of the roles that decide end without that, the
+    /// job succeeds if one of them has succeeded.
     First,
     /// The same, but the job succeeds too if all replicas have failed.
     End,

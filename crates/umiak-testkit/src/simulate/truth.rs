@@ -100,7 +100,7 @@ impl Judge<'_> {
             },
             (Outcome::Failed, ExitCodes::Umiak, _) => {
                 let verdict = self.verdict.iter();
-                let mut findings = verdict.flat_map(|verdict| verdict.causes.iter().take(1).chain(&verdict.victims));
+                let mut findings = verdict.flat_map(|verdict| verdict.causes.iter().chain(&verdict.victims));
                 let found = findings.find(|found| !found.stopped_while_ending && !found.exit.is_success());
                 found.map_or(1, |found| number(&found.exit))
             }

@@ -30,7 +30,10 @@ impl Judge<'_> {
 
     fn has_completed(&self) -> bool {
         let fates = self.deciding();
-        let one_good = || self.shadows.values().any(|shadow| shadow.end().is_some_and(End::is_good));
+        let one_good = || {
+            let slots = self.deciding_roles().into_iter().flat_map(|role| self.slots_of(role));
+            slots.into_iter().any(|slot| self.shadows[&slot].end().is_some_and(End::is_good))
+        };
         match self.run.scenario.job.policy.success {
             Success::All => fates.iter().all(|fate| *fate == Fate::Good),
             Success::First => fates.contains(&Fate::Good) || (!fates.contains(&Fate::Open) && one_good()),
@@ -40,10 +43,14 @@ impl Judge<'_> {
 
     /// The fates of the roles that decide.
     fn deciding(&self) -> Vec<Fate> {
+        self.deciding_roles().into_iter().map(|role| self.fate(role)).collect()
+    }
+
+    fn deciding_roles(&self) -> Vec<u16> {
         let roles = &self.run.scenario.job.roles;
         let any = roles.iter().any(|role| role.completion.decides);
         let decides = |role: u16| roles[role as usize].completion.decides || !any;
-        (0..roles.len() as u16).filter(|role| decides(*role)).map(|role| self.fate(role)).collect()
+        (0..roles.len() as u16).filter(|role| decides(*role)).collect()
     }
 
     pub(super) fn stopping(&mut self, reason: StopReason, step: &Step) {

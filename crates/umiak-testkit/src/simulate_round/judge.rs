@@ -279,8 +279,8 @@ impl<'a> Judge<'a> {
                 (Outcome::Stopped, Some(Reason::Interrupted { signal: None, .. })) => 3,
                 _ => match decision.verdict.as_ref().and_then(|verdict| Some((verdict, verdict.causes.first()?))) {
                     Some((_, cause)) if cause.timed_out.is_some() => TIMED_OUT,
-                    Some((verdict, cause)) => {
-                        let mut findings = std::iter::once(cause).chain(&verdict.victims);
+                    Some((verdict, _)) => {
+                        let mut findings = verdict.causes.iter().chain(&verdict.victims);
                         let found = findings.find(|found| !found.stopped_while_ending && !found.exit.is_success());
                         found.map_or(1, |found| found.exit.shell_code())
                     }

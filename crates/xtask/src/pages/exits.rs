@@ -43,8 +43,8 @@ const CASES: &str = "# Exit codes
 | a command that cannot be executed | 126 |
 | a command that was not found | 127 |
 
-The *causing* rank is the one that the report names first. If it has no failing code of its own (it hung and was ended by
-umiak's signal, or it exited with 0 too early), the code is that of the first rank that failed because of it, else 1.
+The *causing* rank is the one that the report names first. If it has no failing code of its own (it did not respond and was
+ended by umiak's signal, or it exited with 0 too early), the code is that of the first rank that failed because of it, else 1.
 
 ## Codes of the messages
 

@@ -50,7 +50,7 @@ impl Machine {
         let blameless = self.stop().is_some();
         // Without a deciding role, all roles decide: otherwise the job would be over at its start.
         let nobody_decides = !self.job.roles.iter().any(|role| role.completion.decides);
-        let mut standings = Vec::with_capacity(self.job.roles.len());
+        let (mut standings, mut succeeded) = (Vec::with_capacity(self.job.roles.len()), 0);
         // Completion policies do not excuse a lost engine: that failure is ours.
         let mut failed = !blameless && (self.engine_lost || self.engine_failed) && self.replicas.total().lost() > 0;
         for (position, role) in (0u16..).zip(&self.job.roles) {
@@ -59,12 +59,13 @@ impl Machine {
             failed |= outcome == role::Outcome::Failed && !blameless;
             if role.completion.decides || nobody_decides {
                 standings.push(outcome);
+                succeeded += self.replicas.of_role(position).counts().succeeded;
             }
         }
         let is_over = !standings.contains(&role::Outcome::Running);
         let deciding_succeeded = match self.job.policy.success {
             Success::First | Success::End if standings.contains(&role::Outcome::Succeeded) => true,
-            Success::First => is_over && self.replicas.total().succeeded() > 0,
+            Success::First => is_over && succeeded > 0,
             Success::All | Success::End => is_over,
         };
         failed |= is_over && !deciding_succeeded && !blameless;
