@@ -91,9 +91,6 @@ pub struct Submission {
     /// Secrets that are masked in everything that is written.
     #[serde(default)]
     pub known: Known,
-    /// The user who submitted it.
-    #[serde(default)]
-    pub user: String,
     /// Directory where it was submitted.
     pub directory: PathBuf,
     /// The file of the document; its settings are beside it.
@@ -108,6 +105,8 @@ pub struct Submission {
 #[derive(Debug, Clone)]
 pub struct RunPlace {
     pub run: String,
+    /// The name of the user.
+    pub user: String,
     /// CPUs of the host.
     pub cpus: usize,
     /// Parent of the attempts' directories.
@@ -120,7 +119,7 @@ pub struct RunPlace {
 
 /// Assigns the leased resources. `granted` must cover [`needs`].
 pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan {
-    let Submission { job, params, engine, wishes, user, directory, document, environment, programs, .. } = submission;
+    let Submission { job, params, engine, wishes, directory, document, environment, programs, .. } = submission;
     let mut hosts = granted.hosts.into_iter();
     let mut ports = granted.ports.into_iter();
     let mut take = |count: u16| ports.by_ref().take(count as usize).collect::<Vec<Port>>();
@@ -156,7 +155,7 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
             groups.push(topology(job, role, &replicas[first..], (store(0), store(1))));
         }
     }
-    let RunPlace { run, cpus, tasks, scratch, attached } = place;
+    let RunPlace { run, user, cpus, tasks, scratch, attached } = place;
     let argv = job.roles.iter().map(|role| role.work.command.iter().map(OsString::from).collect());
     let commands = programs.iter().cloned().zip(argv).map(|(program, argv)| Resolved { program, argv });
     let mut plan = Plan {
@@ -185,7 +184,7 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
         common: Vec::new(),
         options: Options {
             with_gloo: environment.get("PADDLE_WITH_GLOO").cloned(),
-            user: user.clone(),
+            user,
             async_error_handling_is_set: environment.contains_key("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
             ..Options::default()
         },
@@ -258,14 +257,13 @@ pub(super) mod tests {
             engine: "local".into(),
             wishes: Wishes::default(),
             known: Known::default(),
-            user: "li".into(),
             directory: "/home/li".into(),
             document: "/home/li/job.yaml".into(),
             environment: BTreeMap::new(),
             programs: programs.iter().map(PathBuf::from).collect(),
         };
         let (run, tasks, scratch) = ("run-000007".into(), "/r/tasks".into(), "/r/scratch".into());
-        place(&submission, RunPlace { run, cpus: 8, tasks, scratch, attached: true }, granted)
+        place(&submission, RunPlace { run, user: "li".into(), cpus: 8, tasks, scratch, attached: true }, granted)
     }
 
     pub(in crate::plan) fn plan() -> Plan {

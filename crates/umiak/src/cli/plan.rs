@@ -58,7 +58,8 @@ pub(super) fn show((submission, document): &(Submission, Document), output: Outp
     let granted = Granted { hosts, ports: leased.0.ports.iter().copied().filter_map(Port::new).collect() };
     // The run gets its number when it is run.
     let (run, tasks, scratch) = ("run-??????".to_owned(), "tasks".into(), "scratch".into());
-    let place = RunPlace { run, cpus: umiak_sys::host::cpus(), tasks, scratch, attached: true };
+    let user = umiak_sys::host::user().unwrap_or_default();
+    let place = RunPlace { run, user, cpus: umiak_sys::host::cpus(), tasks, scratch, attached: true };
     let plan = document::place(submission, place, granted);
     let known = secrets::learn(submission);
     check_variables(engine, &plan)?;

@@ -135,7 +135,6 @@ mod tests {
             engine: "local".into(),
             wishes: Wishes::default(),
             known: known.clone(),
-            user: "li".into(),
             directory: "/home/li".into(),
             document: "/home/li/job.yaml".into(),
             environment: [("OMP_NUM_THREADS".to_owned(), "1".to_owned())].into(),
@@ -143,7 +142,8 @@ mod tests {
         };
         let (run, tasks, scratch) = ("run-000007".into(), "/r/tasks".into(), "/r/scratch".into());
         let granted = Granted { hosts, ports: ports(20_000, needed.ports as u16) };
-        let plan = place(&submission, RunPlace { run, cpus: 8, tasks, scratch, attached: true }, granted);
+        let plan =
+            place(&submission, RunPlace { run, user: "li".into(), cpus: 8, tasks, scratch, attached: true }, granted);
         insta::assert_snapshot!(text(&plan, &known));
     }
 

@@ -64,7 +64,7 @@ pub(super) fn lower(reader: &mut Reader<'_>, root: &Node, raw: &RawJob<'_>, valu
     let policy = Policy {
         restart: restart(raw.retries),
         success: Success::First,
-        gang: raw.extras.gang != Some(false),
+        gang: raw.extras.is_gang(),
         ..Policy::default()
     };
     Some(Job { name, labels: BTreeMap::new(), contracts: vec![Contract::Pai, Contract::Torch], roles, policy })
@@ -209,7 +209,7 @@ fn lower_role(
     if script.contains('\0') {
         reader.error(Code::F0013, role.name.at, "the commands of this task role contain a NUL byte", "");
     }
-    let gang = raw.extras.gang != Some(false);
+    let gang = raw.extras.is_gang();
     let retries = retries(reader, role, gang);
     let ports = ports(reader, role);
     Some(Role {

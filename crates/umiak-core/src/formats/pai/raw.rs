@@ -9,7 +9,7 @@ use crate::formats::document::tree::{Node, Value, shortened};
 use crate::model::pai_name;
 
 const MAX_INSTANCES: u32 = 10_000;
-const MAX_RETRIES: i64 = 1_000_000;
+const MAX_RETRIES: u32 = 1_000_000;
 const MAX_NAME: usize = 255;
 
 #[derive(Debug, Default)]
@@ -69,11 +69,18 @@ pub(super) struct RawDeployed<'n> {
 
 #[derive(Debug, Default)]
 pub(super) struct RawExtras<'n> {
-    pub(super) gang: Option<bool>,
+    gang: Option<bool>,
     pub(super) plugins: Vec<RawPlugin<'n>>,
     pub(super) priority: Option<String>,
     /// Extras that this machine does not act on.
     pub(super) unused: Vec<At<String>>,
+}
+
+impl RawExtras<'_> {
+    /// All instances start together, unless the document says otherwise.
+    pub(super) fn is_gang(&self) -> bool {
+        self.gang != Some(false)
+    }
 }
 
 /// A runtime plugin, from the extras or from a prerequisite.
@@ -140,7 +147,7 @@ pub(super) fn document<'n>(reader: &mut Reader<'_>, root: &'n Node) -> RawJob<'n
     RawJob {
         name,
         retries: entries
-            .value(reader, "jobRetryCount", |reader, what, node| reader.number(what, node, 0, 1_000_000))
+            .value(reader, "jobRetryCount", |reader, what, node| reader.number(what, node, 0, MAX_RETRIES))
             .unwrap_or(0),
         prerequisites: entries.get("prerequisites").map(|node| prerequisites(reader, node)).unwrap_or_default(),
         roles: roles(reader, &entries, first),
@@ -263,7 +270,8 @@ fn role<'n>(reader: &mut Reader<'_>, name: At<String>, node: &'n Node) -> Option
     reader.name(&name, "a task role", IDENTIFIER);
     let what = format!("task role `{}`", shortened(&name.value));
     let entries = reader.entries(&what, node, keys::ROLE.iter().copied())?;
-    let retries = |reader: &mut Reader<'_>, what: &str, node: &Node| reader.number(what, node, -2, MAX_RETRIES);
+    let retries =
+        |reader: &mut Reader<'_>, what: &str, node: &Node| reader.number(what, node, -2, i64::from(MAX_RETRIES));
     let least =
         |reader: &mut Reader<'_>, what: &str, node: &Node| reader.number(what, node, -1, i64::from(MAX_INSTANCES));
     let completion = entries.get("completion");

@@ -77,14 +77,14 @@ mod tests {
             engine: "mock-cluster".into(),
             wishes: Wishes::default(),
             known: Known::default(),
-            user: "li".into(),
             directory: "/work".into(),
             document: "/work/job.yaml".into(),
             environment: BTreeMap::new(),
             programs: vec!["serve".into(), "train".into()],
         };
         let (run, tasks, scratch) = ("run-000001".into(), "tasks".into(), "scratch".into());
-        let plan = place(&submission, RunPlace { run, cpus: 4, tasks, scratch, attached: false }, granted);
+        let plan =
+            place(&submission, RunPlace { run, user: "li".into(), cpus: 4, tasks, scratch, attached: false }, granted);
         let start = |slot| {
             let given = Given::default();
             let process = plan.process(&Attempt { slot, number: FIRST_ATTEMPT, of_job: FIRST_ATTEMPT, given: &given });

@@ -154,7 +154,8 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     check_devices(job, needed.gpus, devices.len() as u32, candidates.len())?;
     let (cpus_here, attached) = (inventory.cpus, !talk.detached);
     let (id, tasks, scratch) = (run.id().to_string(), run.tasks(None), run.scratch());
-    let place = RunPlace { run: id, cpus: cpus_here, tasks, scratch, attached };
+    let user = umiak_sys::host::user().unwrap_or_default();
+    let place = RunPlace { run: id, user, cpus: cpus_here, tasks, scratch, attached };
     let plan = document::place(&submission, place, granted);
     talk.console(&plan)?;
     if talk.stdin.is_some() && !kind.capabilities().stdin {

@@ -11,7 +11,6 @@ use umiak_core::mask::{Known, MASK};
 use umiak_core::model::{Job, Role};
 use umiak_core::plan::document::{SUBMISSION_VERSION as VERSION, Submission};
 use umiak_core::plan::{self, MAX_VARIABLE, Plan, Wishes};
-use umiak_sys::host;
 
 use crate::engine::EngineKind;
 use crate::front::preparing;
@@ -36,19 +35,7 @@ pub(crate) fn submission(
     let (engine, wishes) = (engine.word().to_owned(), Wishes::default());
     let params = params.to_vec();
     let document = directory.join(file);
-    Ok(Submission {
-        v: VERSION,
-        job,
-        params,
-        engine,
-        wishes,
-        known,
-        user: host::user().unwrap_or_default(),
-        directory,
-        document,
-        environment,
-        programs,
-    })
+    Ok(Submission { v: VERSION, job, params, engine, wishes, known, directory, document, environment, programs })
 }
 
 /// Makes the run's directory, with everything that a supervisor needs, and the document without its secrets.
@@ -84,19 +71,7 @@ pub(crate) fn again(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
     let environment = inventory::environment();
     let known = if whole { Known::default() } else { unmask(&mut job, &environment)? };
     let programs = commands.into_iter().map(|command| command.program).collect();
-    Ok(Some(Submission {
-        v: VERSION,
-        job,
-        params,
-        engine,
-        wishes,
-        known,
-        user: host::user().unwrap_or_default(),
-        directory,
-        document,
-        environment,
-        programs,
-    }))
+    Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, document, environment, programs }))
 }
 
 /// The same with other parameters. `parse` reads the document with them. Its roles must stay the same, because replicas
@@ -131,19 +106,7 @@ pub(crate) fn again_with(
     let environment = inventory::environment();
     known.extend(&unmask(&mut job, &environment)?);
     let programs = programs(&job, EngineKind::parse(&engine)?, &directory, &environment)?;
-    Ok(Some(Submission {
-        v: VERSION,
-        job,
-        params,
-        engine,
-        wishes,
-        known,
-        user: host::user().unwrap_or_default(),
-        directory,
-        document,
-        environment,
-        programs,
-    }))
+    Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, document, environment, programs }))
 }
 
 /// Reads a versioned file of a run, if this umiak knows the version; `None` if it does not exist.
