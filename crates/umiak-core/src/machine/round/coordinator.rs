@@ -421,7 +421,6 @@ impl Coordinator {
                 let came = !decision.is_refusal() || self.nodes.len() + self.misfits >= expected;
                 if (came && self.nodes.iter().all(goodbye)) || now >= *since + GOODBYE {
                     self.phase = Phase::Over;
-                    effects.extend(self.refusals.rest().map(|count| Effect::RefusedMore { count }));
                     effects.push(Effect::Finish);
                 }
             }

@@ -301,7 +301,14 @@ fn refusals_are_summed_up() {
         count(round.join(Join { launch: 9, ..join(last, &list(&[1, 2, 3])) }));
     }
     count(round.pass(10_000, &[1, 2, 3]));
-    assert_eq!((shown, summed), (8, vec![2_999, 45 - 7]));
+    // The rest comes before the decision: a front that has heard it hears no more.
+    count(round.join(Join { launch: 9, ..join(60, &list(&[1, 2, 3])) }));
+    let end: Vec<Effect> = [1, 2, 3].into_iter().flat_map(|link| round.stands(link, 1, Stage::Succeeded)).collect();
+    let rest = end.iter().position(|effect| matches!(effect, Effect::RefusedMore { .. }));
+    let sent = |effect: &Effect| matches!(effect, Effect::Send { message: ToAgent::Decision(_), .. });
+    assert!(rest.is_some_and(|rest| end.iter().position(sent).is_some_and(|sent| rest < sent)), "{end:?}");
+    count(end);
+    assert_eq!((shown, summed), (8, vec![2_999, 45 - 7, 1]));
 }
 
 #[test]

@@ -73,6 +73,10 @@ impl Coordinator {
         let restart = self.restart(outcome, why.as_ref(), now);
         let (verdict, places) = verdict.map_or((None, Vec::new()), |(verdict, places)| (Some(verdict), places));
         let decision = Box::new(Decision { attempt: self.attempt, outcome, why, verdict, places, restart });
+        if restart.is_none() {
+            // Our own front still listens; after the decision it no longer does.
+            effects.extend(self.refusals.rest().map(|count| Effect::RefusedMore { count }));
+        }
         self.send_all(ToAgent::Decision(decision.clone()), effects);
         match restart {
             Some(next) => {
