@@ -284,7 +284,7 @@ impl Default for Policy {
 /// How often something may be restarted after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Restart {
-    /// Number of restarts, not counting the first start.
+    /// Number of restarts, not counting the first start; `u32::MAX` for no limit.
     pub max: u32,
     /// Separate budget for failures that the program did not cause (no memory to fork, a lost host).
     pub max_platform: u32,
@@ -310,9 +310,9 @@ impl Restart {
         }
     }
 
-    /// The maximum number of starts; `None` with a window, because then there is no maximum.
+    /// The maximum number of starts; `None` with a window or unlimited restarts, because then there is no maximum.
     pub fn attempts(&self) -> Option<u32> {
-        (self.max == 0 || self.window.is_none()).then(|| self.max.saturating_add(1))
+        if self.max == 0 || self.window.is_none() { self.max.checked_add(1) } else { None }
     }
 }
 

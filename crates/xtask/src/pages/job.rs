@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use umiak_core::formats::native::keys::{KeyKind, TABLES};
+use umiak_core::formats::native::keys::{KeyKind, TABLES, UNLIMITED};
 
 use super::HEADER;
 use crate::markdown::{code, codes, table};
@@ -39,7 +39,7 @@ contracts: [paddle]
 - An empty key counts as omitted. Unknown and duplicate keys are errors.
 - Durations are `500ms`, `10s`, `5m` or `5min`, `6h`, `1d`, `1w` and sums of them (`1h30m`); a plain number is seconds.
 - `\"{{ name }}\"` in any text is replaced by a parameter after parsing, so a value cannot change the structure.
-  The quotes are required because YAML reads braces as a mapping. `{{ '{{' }}` stands for two braces.
+  The quotes are required because YAML reads braces as a mapping. `{{ '{{' }}` stands for two braces, `{{ '{' }}` for one.
 - Anchors, aliases and merge keys work. A document is limited to 4 MiB.
 ";
 
@@ -71,7 +71,8 @@ fn value(kind: &KeyKind) -> String {
         KeyKind::Command => "text, or list of texts".to_owned(),
         KeyKind::Contracts => "name, or list of names".to_owned(),
         KeyKind::AllOr => "`all`, `never` or number".to_owned(),
-        KeyKind::Restarts(table) => format!("number, or {}", table.title),
+        KeyKind::Restart => format!("number, or `{UNLIMITED}`"),
+        KeyKind::Restarts(table) => format!("number, `{UNLIMITED}`, or {}", table.title),
         KeyKind::Named(_) => "mapping of names to roles".to_owned(),
         KeyKind::Ports(_) => "mapping of names to numbers or ports".to_owned(),
         KeyKind::StartAfter(_) => "name, mapping, or list".to_owned(),

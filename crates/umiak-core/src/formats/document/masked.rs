@@ -14,7 +14,7 @@ use crate::mask;
 pub(crate) struct Secrets {
     /// Mappings whose keys show which values are secrets.
     pub(crate) named: &'static [&'static str],
-    /// Mappings in which every value is a secret.
+    /// Mappings at the root in which every value is a secret.
     pub(crate) all: &'static [&'static str],
     /// The mapping of parameters, at the root.
     pub(crate) params: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct Secrets {
 /// The masked text, and the names of the secret parameters.
 pub(crate) fn masked<T: Templates>(source: &Source, root: &Node, secrets: &Secrets) -> (String, Vec<String>) {
     let mut places: Vec<(Span, String)> = Vec::new();
-    walk(source, root, "", secrets, &mut places);
+    walk(source, root, Place::Root, secrets, &mut places);
     in_order(&mut places);
     let names = secret_params::<T>(source, root, secrets, &mut places);
     in_order(&mut places);
@@ -48,29 +48,43 @@ fn in_order(places: &mut Vec<(Span, String)>) {
     places.dedup_by_key(|(span, _)| *span);
 }
 
-/// `parent` is the key of this node; below a mapping of secrets it stays that mapping's.
-fn walk(source: &Source, node: &Node, parent: &str, secrets: &Secrets, places: &mut Vec<(Span, String)>) {
-    let is_all = secrets.all.contains(&parent);
+/// Where a node is.
+#[derive(Clone, Copy)]
+enum Place<'n> {
+    Root,
+    /// Below a key.
+    Below(&'n str),
+    /// Anywhere below a mapping of secrets.
+    Secret,
+}
+
+fn walk(source: &Source, node: &Node, place: Place<'_>, secrets: &Secrets, places: &mut Vec<(Span, String)>) {
+    let is_all = matches!(place, Place::Secret);
     match &node.value {
         Value::List(items) if !is_all && items.iter().all(|item| item.text().is_some()) => {
             words_of(items, source, places);
         }
         Value::List(items) => {
             for item in items {
-                walk(source, item, if is_all { parent } else { "" }, secrets, places);
+                walk(source, item, if is_all { place } else { Place::Below("") }, secrets, places);
             }
         }
         Value::Map(entries) => {
             for (key, value) in entries {
                 let name = key.text().unwrap_or("");
                 // Anchors below `x-` may contain anything, including variables.
-                let is_named = secrets.named.contains(&parent) || parent.starts_with("x-");
+                let is_named = matches!(place, Place::Below(parent) if secrets.named.contains(&parent) || parent.starts_with("x-"));
                 let is_secret = is_named && mask::is_secret(name) || mask::clearly_names_a_secret(name);
                 if is_secret && is_value(value) {
                     places.push((value.written, format!("\"{}\"", mask::MASK)));
-                } else {
-                    walk(source, value, if is_all { parent } else { name }, secrets, places);
+                    continue;
                 }
+                let below = match place {
+                    Place::Secret => Place::Secret,
+                    Place::Root if secrets.all.contains(&name) => Place::Secret,
+                    _ => Place::Below(name),
+                };
+                walk(source, value, below, secrets, places);
             }
         }
         Value::Scalar(_) if is_all && is_value(node) => places.push((node.written, format!("\"{}\"", mask::MASK))),

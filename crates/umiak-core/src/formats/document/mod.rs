@@ -7,12 +7,15 @@
 //! | the text that is recorded, without its secrets | `masked` |
 //! | how far aliases and templates expand it | `expansion` |
 //! | templates are filled on the leaves | `template` |
-//! | how large a job may be | `limits` |
+//! | how large a job may be, names that would collide | `limits`, `names` |
+//! | tables of keys | [`keys`] |
 //! | tree to values, every error collected | `reader`, [`super::units`] |
 
 pub(super) mod expansion;
+pub mod keys;
 pub(super) mod limits;
 pub(super) mod masked;
+pub(super) mod names;
 pub(super) mod reader;
 mod recognise;
 pub(super) mod template;

@@ -1,66 +1,8 @@
 //! Every key of a native document: one table, from which parsing, the JSON schema and the reference page come.
 
-/// A key of a mapping.
-#[derive(Debug)]
-pub struct Key {
-    pub name: &'static str,
-    pub kind: KeyKind,
-    /// The default, in words or as written; empty where there is none.
-    pub default: &'static str,
-    /// One or two sentences, in Markdown.
-    pub help: &'static str,
-    /// A value that parses, in flow style.
-    pub example: &'static str,
-}
-
-/// What a value may be.
-#[derive(Debug)]
-pub enum KeyKind {
-    Version,
-    /// One line or several.
-    Text,
-    /// A whole number in these bounds.
-    Number(u32, u32),
-    Bool,
-    Duration,
-    Cpu,
-    Memory,
-    Choice(&'static [&'static str]),
-    /// Names to scalars.
-    Texts,
-    /// Names to scalars or null.
-    Params,
-    /// A shell command, or a list of arguments.
-    Command,
-    /// One contract or a list.
-    Contracts,
-    /// `all`, `never` or a number.
-    AllOr,
-    /// A number of restarts, or a mapping.
-    Restarts(&'static Table),
-    /// Role names to roles, and the like.
-    Named(&'static Table),
-    /// Port names to a count or a mapping.
-    Ports(&'static Table),
-    /// A role name, a mapping, or a list of them.
-    StartAfter(&'static Table),
-    Mapping(&'static Table),
-}
-
-/// A mapping with fixed keys.
-#[derive(Debug)]
-pub struct Table {
-    /// Its heading in the reference.
-    pub title: &'static str,
-    pub help: &'static str,
-    pub keys: &'static [Key],
-}
-
-impl Table {
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.keys.iter().map(|key| key.name)
-    }
-}
+use crate::formats::document::keys::key;
+pub use crate::formats::document::keys::{Key, KeyKind, Table};
+use crate::model::Contract;
 
 /// True for keys of the document that are ignored: a place for anchors.
 pub fn is_extension(key: &str) -> bool {
@@ -68,22 +10,17 @@ pub fn is_extension(key: &str) -> bool {
 }
 
 /// Contracts of this version, and planned ones.
-pub const CONTRACTS: &[&str] = &["paddle", "torch"];
-pub const LATER_CONTRACTS: &[&str] = &["pai", "mpi", "tensorflow", "jax", "volcano"];
+pub const CONTRACTS: &[(&str, Contract)] =
+    &[("paddle", Contract::Paddle), ("torch", Contract::Torch), ("pai", Contract::Pai)];
+pub const LATER_CONTRACTS: &[&str] = &["mpi", "tensorflow", "jax", "volcano"];
 
 pub use crate::formats::document::limits::{MAX_PORTS, MAX_REPLICAS};
+/// Maximum number of restarts, unless they are unlimited.
+pub const MAX_RESTARTS: u32 = 1_000_000;
+/// The word for restarts without a limit.
+pub const UNLIMITED: &str = "unlimited";
 /// Maximum length of the name of a role or a port.
 pub const MAX_NAME: usize = 63;
-
-const fn key(
-    name: &'static str,
-    kind: KeyKind,
-    default: &'static str,
-    help: &'static str,
-    example: &'static str,
-) -> Key {
-    Key { name, kind, default, help, example }
-}
 
 /// The whole document.
 pub static DOCUMENT: Table = Table {
@@ -107,10 +44,17 @@ pub static DOCUMENT: Table = Table {
             "{epochs: 5, data: /data}",
         ),
         key(
+            "secrets",
+            KeyKind::Params,
+            "",
+            "Parameters whose values are secrets, whatever their names are. They are masked in everything that is recorded or shown. Leave a value empty to give it with `-p name=value`.",
+            "{token: abc}",
+        ),
+        key(
             "contracts",
             KeyKind::Contracts,
             "none",
-            "Frameworks whose environment variables the replicas get: `paddle`, `torch`. They apply to every role that decides the job's end.",
+            "Environment variables that the replicas get: those of `paddle` or `torch`, or those that OpenPAI sets (`pai`). They apply to every role that decides the job's end.",
             "[paddle, torch]",
         ),
         key(
@@ -215,10 +159,10 @@ pub static ROLE_RESTART: Table = Table {
     ],
 };
 
-const MAX: Key = key("max", KeyKind::Number(0, 1_000_000), "`0`", "Maximum number of restarts.", "3");
+const MAX: Key = key("max", KeyKind::Restart, "`0`", "Maximum number of restarts.", "3");
 const MAX_PLATFORM: Key = key(
     "max_platform",
-    KeyKind::Number(0, 1_000_000),
+    KeyKind::Restart,
     "`10`",
     "Maximum number of restarts after failures outside the program (no memory to fork, a lost host). They do not count towards `max`.",
     "5",
@@ -352,6 +296,7 @@ pub static RESOURCES: Table = Table {
             "4Gi",
         ),
         key("gpu", KeyKind::Number(0, 1024), "`0`", "Number of GPUs, reserved for the replica while it runs.", "1"),
+        key("shm", KeyKind::Memory, "", "Size of `/dev/shm`, for engines that have containers.", "512Mi"),
     ],
 };
 

@@ -7,12 +7,13 @@ use std::time::Duration;
 use super::keys::MAX_NAME;
 use super::raw::{RawDocument, RawPolicy, RawRestart, RawRole};
 use crate::diag::{Code, Diagnostic, Source, Span};
+use crate::formats::document::names::pai_names;
 use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::tree::shortened;
 use crate::formats::settings::Settings;
 use crate::model::{
-    Completion, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart, Scope,
-    StartAfter, StopPolicy, Success, Timeouts, When, Work,
+    Completion, Contract, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart,
+    Scope, StartAfter, StopPolicy, Success, Timeouts, When, Work,
 };
 
 /// Default number of restarts after failures outside the program.
@@ -29,6 +30,11 @@ pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Setti
     let replicas = raw.roles.iter().filter_map(|role| role.replicas.as_ref());
     reader.check_total(replicas.map(|replicas| (replicas.value, replicas.at)));
     collisions(reader, raw);
+    let contracts = raw.roles.iter().filter_map(|role| role.contracts.as_ref()).chain(&raw.contracts);
+    if contracts.flatten().any(|contract| *contract == Contract::Pai) {
+        let names = raw.roles.iter().map(|role| &role.name).filter(|name| name.value.len() <= MAX_NAME);
+        pai_names(reader, "role", names);
+    }
     let mut positions: HashMap<&str, usize> = HashMap::new();
     for (index, role) in raw.roles.iter().enumerate() {
         positions.entry(&role.name.value).or_insert(index);
@@ -294,6 +300,7 @@ fn resources(reader: &mut Reader<'_>, raw: &RawRole, settings: &Settings) -> Res
     resources.cpu_millis = raw.resources.cpu.or(resources.cpu_millis);
     resources.memory_bytes = raw.resources.memory.or(resources.memory_bytes);
     resources.gpus = raw.resources.gpu.unwrap_or(resources.gpus);
+    resources.shm_bytes = raw.resources.shm.or(resources.shm_bytes);
     resources
 }
 

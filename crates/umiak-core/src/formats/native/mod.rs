@@ -26,11 +26,14 @@ use crate::mask::Known;
 use crate::model::Job;
 use params::Params;
 
-const SECRETS: Secrets = Secrets { named: &["env", "params", "labels"], all: &[], params: "params", prefix: "" };
+const SECRETS: Secrets =
+    Secrets { named: &["env", "params", "labels"], all: &["secrets"], params: "params", prefix: "" };
 
 pub(super) fn read(reader: &mut Reader<'_>, root: Node, given: &[(String, String)], settings: &Settings) -> Reading {
-    let (masked, names) = masked::<Params>(reader.source, &root, &SECRETS);
-    let params = params::params(reader, root.child("params"), given);
+    let (masked, mut names) = masked::<Params>(reader.source, &root, &SECRETS);
+    let secrets = root.child("secrets").map_or(&[][..], Node::entries);
+    names.extend(secrets.iter().filter_map(|(name, _)| name.text()).map(str::to_owned));
+    let params = params::params(reader, &root, given);
     refuse_secret_name(reader, &root, &names);
     let job = job(reader, root, &params, settings);
     let mut secrets = Known::default();
@@ -52,8 +55,9 @@ fn refuse_secret_name(reader: &mut Reader<'_>, root: &Node, secrets: &[String]) 
 
 fn job(reader: &mut Reader<'_>, mut root: Node, params: &Params, settings: &Settings) -> Option<Job> {
     // Values below `x-` are filled where they are used.
-    let is_filled =
-        |key: &Node| !key.text().is_some_and(|key| matches!(key, "umiak" | "params") || keys::is_extension(key));
+    let is_filled = |key: &Node| {
+        !key.text().is_some_and(|key| matches!(key, "umiak" | "params" | "secrets") || keys::is_extension(key))
+    };
     if let Some(error) = expansion::refused(reader.source, &root, params, is_filled) {
         reader.errors.add(|| error);
         return None;

@@ -1,8 +1,8 @@
-//! `params` of a document, and `{{ name }}` in its strings.
+//! `params` and `secrets` of a document, and `{{ name }}` in its strings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use crate::diag::{Span, nearest};
+use crate::diag::{Code, Span, nearest};
 use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::template::{Templates, Unfilled, refuse_unquoted};
 use crate::formats::document::tree::{Node, shortened};
@@ -27,8 +27,10 @@ impl Templates for Params {
     const LITERAL: &'static str = "for literal braces, write `{{ '{{' }}`";
 
     fn value(&self, word: &str) -> Result<&str, Unfilled> {
-        if matches!(word, "'{{'" | "\"{{\"") {
-            return Ok("{{");
+        match word {
+            "'{{'" | "\"{{\"" => return Ok("{{"),
+            "'{'" | "\"{\"" => return Ok("{"),
+            _ => {}
         }
         if !is_name(word) {
             return Err(Unfilled::NotAName);
@@ -37,14 +39,26 @@ impl Templates for Params {
     }
 
     fn unknown(&self, word: &str) -> String {
-        did_you_mean(nearest(word, self.values.keys().map(String::as_str)), "not in `params`")
+        did_you_mean(nearest(word, self.values.keys().map(String::as_str)), "not in `params` or `secrets`")
     }
 }
 
-/// The document's `params`, overridden by `given` (`-p`).
-pub(super) fn params(reader: &mut Reader<'_>, node: Option<&Node>, given: &[(String, String)]) -> Params {
+/// The document's `params` and `secrets`, overridden by `given` (`-p`).
+pub(super) fn params(reader: &mut Reader<'_>, root: &Node, given: &[(String, String)]) -> Params {
     let mut params = Params::default();
-    for (name, value) in node.and_then(|node| reader.named("`params`", node)).unwrap_or_default() {
+    let mut of =
+        |key: &str| root.child(key).and_then(|node| reader.named(&format!("`{key}`"), node)).unwrap_or_default();
+    let (plain, secret) = (of("params"), of("secrets"));
+    let places: HashMap<&str, Span> = plain.iter().map(|(name, _)| (name.value.as_str(), name.at)).collect();
+    for (name, _) in &secret {
+        if let Some(first) = places.get(name.value.as_str()) {
+            let message = format!("`{}` is in both `params` and `secrets`", shortened(&name.value));
+            reader.error(Code::F0018, name.at, message, "use another name");
+            let source = reader.source;
+            reader.errors.complete_last(|error| error.label(source.label(*first, "in `params`")));
+        }
+    }
+    for (name, value) in plain.into_iter().chain(secret) {
         let rule = "must consist of letters, digits, `_`, `-` and `.`, and begin with a letter";
         if !reader.name(&name, "a parameter", &[(is_name, rule)]) {
             continue;
@@ -70,7 +84,7 @@ pub(super) fn params(reader: &mut Reader<'_>, node: Option<&Node>, given: &[(Str
     params
 }
 
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }

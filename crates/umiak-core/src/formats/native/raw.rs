@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::keys::{self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PORTS, MAX_REPLICAS};
+use super::keys::{self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PORTS, MAX_REPLICAS, MAX_RESTARTS, UNLIMITED};
 use crate::diag::{Code, Span};
 use crate::formats::document::reader::{At, Entries, NameRule, Reader, did_you_mean, either};
 use crate::formats::document::tree::{Node, Value, shortened};
@@ -69,6 +69,7 @@ pub(super) struct RawResources {
     pub(super) cpu: Option<u32>,
     pub(super) memory: Option<u64>,
     pub(super) gpu: Option<u32>,
+    pub(super) shm: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -134,26 +135,22 @@ fn roles(reader: &mut Reader<'_>, root: &Node, entries: &Entries<'_>) -> Vec<Raw
 
 fn contracts(reader: &mut Reader<'_>, node: &Node) -> Vec<Contract> {
     let mut contracts = Vec::new();
+    let names: Vec<&str> = CONTRACTS.iter().map(|(name, _)| *name).collect();
     for item in node.one_or_many() {
         let Some(word) = reader.word("a contract", item) else { continue };
-        let contract = match word.value.as_str() {
-            "paddle" => Contract::Paddle,
-            "torch" => Contract::Torch,
-            later if LATER_CONTRACTS.contains(&later) => {
-                let label = format!("use {}", either(CONTRACTS));
-                reader.error(Code::F0004, word.at, format!("contract `{later}` is not supported yet"), label);
-                continue;
+        let word_is = |name: &str| name == word.value;
+        if let Some((_, contract)) = CONTRACTS.iter().find(|(name, _)| word_is(name)) {
+            if !contracts.contains(contract) {
+                contracts.push(*contract);
             }
-            other => {
-                let near = reader.nearest(other, CONTRACTS.iter().chain(LATER_CONTRACTS).copied());
-                let label = did_you_mean(near, "");
-                reader.error(Code::F0017, word.at, format!("unknown contract `{other}`"), label);
-                reader.hint(format!("use {}", either(CONTRACTS)));
-                continue;
-            }
-        };
-        if !contracts.contains(&contract) {
-            contracts.push(contract);
+        } else if LATER_CONTRACTS.iter().any(|later| word_is(later)) {
+            let message = format!("contract `{}` is not supported yet", word.value);
+            reader.error(Code::F0004, word.at, message, format!("use {}", either(&names)));
+        } else {
+            let near = reader.nearest(&word.value, names.iter().chain(LATER_CONTRACTS).copied());
+            let message = format!("unknown contract `{}`", word.value);
+            reader.error(Code::F0017, word.at, message, did_you_mean(near, ""));
+            reader.hint(format!("use {}", either(&names)));
         }
     }
     contracts
@@ -194,7 +191,10 @@ fn one_of_two<T>(reader: &mut Reader<'_>, name: &str, inner: Option<At<T>>, oute
 
 /// A number, or a mapping.
 fn restart<'a>(table: &'static keys::Table) -> impl Fn(&mut Reader<'a>, &str, &Node) -> Option<RawRestart> {
-    let count = |reader: &mut Reader<'a>, what: &str, node: &Node| reader.number(what, node, 0, 1_000_000);
+    let count = |reader: &mut Reader<'a>, what: &str, node: &Node| match node.text() {
+        Some(UNLIMITED) => Some(At { value: u32::MAX, at: node.at }),
+        _ => reader.number(what, node, 0, MAX_RESTARTS),
+    };
     move |reader, what, node| {
         if !matches!(&node.value, Value::Map(_)) {
             return Some(RawRestart { max: count(reader, what, node).map(|at| at.value), ..RawRestart::default() });
@@ -220,7 +220,10 @@ const ROLE_NAME: &[NameRule] = &[
         |name| name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')),
         "must consist of letters, digits, `-`, `_` and `.`",
     ),
-    (|name| name.starts_with(|c: char| c.is_ascii_alphanumeric()), "must begin with a letter or a digit"),
+    (
+        |name| name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_'),
+        "must begin with a letter, a digit or `_`",
+    ),
 ];
 
 fn role(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawRole> {
@@ -333,6 +336,7 @@ fn resources(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawReso
         cpu: entries.value(reader, "cpu", Reader::cpu),
         memory: entries.value(reader, "memory", Reader::memory),
         gpu: entries.value(reader, "gpu", |reader, what, node| reader.number(what, node, 0, 1024)),
+        shm: entries.value(reader, "shm", Reader::memory),
     })
 }
 

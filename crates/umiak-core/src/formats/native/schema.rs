@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{CONTRACTS, DOCUMENT, Key, KeyKind, TABLES, Table};
+use super::keys::{CONTRACTS, DOCUMENT, Key, KeyKind, MAX_RESTARTS, TABLES, Table, UNLIMITED};
 
 /// The schema that `umiak schema job` prints, for editors and other tools.
 pub fn schema() -> Value {
@@ -62,6 +62,12 @@ fn property(key: &Key) -> Value {
     value
 }
 
+/// A number of restarts.
+fn restarts() -> Value {
+    let number = json!({"type": "integer", "minimum": 0, "maximum": MAX_RESTARTS});
+    json!({"anyOf": [number, {"const": UNLIMITED}, {"$ref": "#/$defs/template"}]})
+}
+
 fn of(kind: &KeyKind) -> Value {
     let template = json!({"$ref": "#/$defs/template"});
     let or_template = |value: Value| json!({"anyOf": [value, template]});
@@ -82,18 +88,18 @@ fn of(kind: &KeyKind) -> Value {
             "anyOf": [{"$ref": "#/$defs/scalar"}, {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/scalar"}}],
         }),
         KeyKind::Contracts => {
-            let one = json!({"anyOf": [{"enum": CONTRACTS}, template]});
+            let names: Vec<&str> = CONTRACTS.iter().map(|(name, _)| *name).collect();
+            let one = json!({"anyOf": [{"enum": names}, template]});
             json!({"anyOf": [one, {"type": "array", "items": one}]})
         }
         KeyKind::AllOr => json!({"anyOf": [{"enum": ["all", "never"]}, {"type": "integer", "minimum": 1}, template]}),
-        KeyKind::Restarts(table) => {
-            json!({"anyOf": [{"type": "integer", "minimum": 0}, reference(table), template]})
-        }
+        KeyKind::Restart => restarts(),
+        KeyKind::Restarts(table) => json!({"anyOf": [restarts(), reference(table)]}),
         KeyKind::Named(table) => json!({
             "type": "object",
             "minProperties": 1,
             "additionalProperties": false,
-            "patternProperties": {"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$": reference(table)},
+            "patternProperties": {"^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$": reference(table)},
         }),
         KeyKind::Ports(table) => json!({
             "type": "object",

@@ -216,6 +216,37 @@ fn keys_of_a_role() {
 }
 
 #[test]
+fn what_openpai_jobs_need() {
+    let main = |keys: &str| job(&role(keys)).roles.remove(1);
+    assert_eq!(main("resources: {shm: 64Mi}").work.resources.shm_bytes, Some(64 << 20));
+    assert_eq!(main("restarts: unlimited").restart.rule.max, u32::MAX);
+    assert_eq!(main("restarts: {max_platform: unlimited}").restart.rule.max_platform, u32::MAX);
+    assert_eq!(main("contracts: [pai, torch]").work.contracts, Some(vec![Contract::Pai, Contract::Torch]));
+    assert_eq!(job("umiak: v1\nroles: {_a: {command: x}}").roles[0].name.as_str(), "_a");
+    let two = |contracts: &str| {
+        format!("umiak: v1\ncontracts: {contracts}\nroles: {{a_b: {{command: x}}, ab: {{command: x}}}}")
+    };
+    job(&two("torch"));
+    let errors = refused(&two("[torch, pai]"));
+    assert!(errors.starts_with("error[F0015]: roles `a_b` and `ab` would use the same variables"), "{errors}");
+}
+
+#[test]
+fn secrets_whatever_their_names_are() {
+    let text = "umiak: v1\nparams: {lr: 0.125}\nsecrets: {who: hidden, what: }\nroles:\n  secrets: {command: \"a {{ who }} {{ what }} ${{ '{' }}{{ lr }}}\"}\n";
+    assert!(refused(text).contains("error[F0034]: parameter `what` has no value"));
+    let document = given(text, &[("what", "given-one")]).unwrap();
+    assert_eq!(document.job.roles[0].work.command[2], "a hidden given-one ${0.125}");
+    assert!(!document.masked.contains("hidden") && document.masked.contains("lr: 0.125"), "{}", document.masked);
+    assert!(document.masked.contains("{{ who }}"), "a role of that name is no secret: {}", document.masked);
+    assert_eq!(document.secrets.masked("", "0.125 hidden given-one"), "0.125 ******** ********");
+    let errors = refused("umiak: v1\nparams: {a: 1}\nsecrets: {a: 2}\nroles: {a: {command: x}}");
+    assert!(errors.starts_with("error[F0018]: `a` is in both `params` and `secrets`"), "{errors}");
+    let errors = refused("umiak: v1\nname: \"{{ a }}\"\nsecrets: {a: 2}\nroles: {a: {command: x}}");
+    assert!(errors.starts_with("error[F0014]: the name of a job must not contain a secret"), "{errors}");
+}
+
+#[test]
 fn scopes_of_the_policy() {
     let scoped = |scope: &str| {
         job(&format!(

@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::raw::{RawDeployed, RawJob, RawPlugin, RawPrerequisite, RawRole};
 use super::script::{Part, script};
 use super::values::{Below, RoleValues, Values};
-use crate::diag::{Code, Diagnostic, Span};
+use crate::diag::{Code, Span};
 use crate::formats::document::expansion;
 use crate::formats::document::limits::MAX_PORTS;
+use crate::formats::document::names::pai_names;
 use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::template::{Templates as _, fill, words};
 use crate::formats::document::tree::{Node, shortened};
@@ -24,7 +25,7 @@ const USUAL_PORTS: [&str; 2] = ["ssh", "http"];
 
 /// Returns `None` if the document has errors, which are in the reader.
 pub(super) fn lower(reader: &mut Reader<'_>, root: &Node, raw: &RawJob<'_>, values: &Values<'_>) -> Option<Job> {
-    internal_names(reader, raw);
+    pai_names(reader, "task role", raw.roles.iter().map(|role| &role.name));
     let is_filled = |key: &Node| {
         key.text().is_some_and(|key| matches!(key, "taskRoles" | "deployments" | "extras" | "prerequisites"))
     };
@@ -139,31 +140,6 @@ impl Filler<'_, '_, '_> {
             texts.extend(node.text().map(|text| text.trim().to_owned()));
         }
         texts.join("\n")
-    }
-}
-
-/// Roles whose internal names are equal would have the same variables.
-fn internal_names(reader: &mut Reader<'_>, raw: &RawJob<'_>) {
-    let mut seen: HashMap<String, &At<String>> = HashMap::new();
-    for role in &raw.roles {
-        let name = pai_name(&role.name.value);
-        if name.is_empty() {
-            reader.error(Code::F0014, role.name.at, "the name of a task role needs a letter or a digit", "");
-            continue;
-        }
-        let Some(first) = seen.get(&name) else {
-            seen.insert(name, &role.name);
-            continue;
-        };
-        if first.value == role.name.value {
-            continue;
-        }
-        let (source, (one, other)) = (reader.source, (&first.value, &role.name.value));
-        reader.errors.add(|| {
-            Diagnostic::error(Code::F0015, format!("task roles `{one}` and `{other}` would use the same variables"))
-                .label(source.label(role.name.at, format!("`PAI_HOST_IP_{name}_0` for `{other}`")))
-                .label(source.label(first.at, format!("and for `{one}`")))
-        });
     }
 }
 
