@@ -49,6 +49,11 @@ fn read<'a>(
         return Err(document::not_a_script(source));
     }
     let (format, tree) = document::recognise(source);
+    if format.is_none()
+        && let Some(error) = document::framework(source, &tree)
+    {
+        return Err(error);
+    }
     let (format, Tree { root, errors }) = match (format, tree) {
         (Some(format @ (Format::Native | Format::OpenPai)), Ok(tree)) => (format, tree),
         (Some(Format::Native | Format::OpenPai) | None, Err(error)) => return Err(error),

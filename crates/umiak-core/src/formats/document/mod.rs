@@ -23,7 +23,7 @@ pub(super) mod tree;
 mod yaml;
 
 pub use recognise::{Format, decode};
-pub(super) use recognise::{is_script, not_a_script, not_in_this_version, not_recognised, recognise};
+pub(super) use recognise::{framework, is_script, not_a_script, not_in_this_version, not_recognised, recognise};
 pub use yaml::MAX_BYTES;
 pub(super) use yaml::Tree;
 

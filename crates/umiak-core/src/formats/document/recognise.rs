@@ -2,7 +2,7 @@
 
 use super::tree::Node;
 use super::yaml::{self, Tree};
-use crate::diag::{Code, Diagnostic, Source};
+use crate::diag::{Code, Diagnostic, Source, Span};
 
 /// A format of documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +87,32 @@ pub(crate) fn not_in_this_version(source: &Source, format: Format) -> Diagnostic
     Diagnostic::error(Code::F0004, message).hint("a native document starts with `umiak: v1`")
 }
 
+/// Objects of OpenPAI's controller: alone, in a list of Kubernetes, or one of several documents in a file.
+pub(crate) fn framework(source: &Source, tree: &Result<Tree, Diagnostic>) -> Option<Diagnostic> {
+    let is_framework = |node: &Node| node.child("kind").and_then(Node::text) == Some("Framework");
+    let kind = |node: &Node| node.child("kind").map_or(node.at, |kind| kind.at);
+    let at = if let Ok(Tree { root, .. }) = tree {
+        let items = root.child("items").map_or(&[][..], Node::one_or_many);
+        std::iter::once(root).chain(items).find(|node| is_framework(node)).map(kind)?
+    } else {
+        let is_kind = |line: &str| {
+            let value = line.strip_prefix("kind:").map(|value| value.trim().trim_matches(['"', '\'']));
+            value == Some("Framework")
+        };
+        let mut start = 0;
+        let mut lines = source.text.split_inclusive('\n').map(|line| {
+            start += line.len();
+            (start - line.len(), line)
+        });
+        let (start, line) = lines.find(|(_, line)| is_kind(line))?;
+        Span::new(start, start + line.trim_end().len())
+    };
+    let message = "a `Framework` of frameworkcontroller is not a job document";
+    Some(Diagnostic::error(Code::F0004, message).label(source.label(at, "")).hint(
+        "write the job as an OpenPAI document (`protocolVersion: 2`): the pods of its task roles become `taskRoles`",
+    ))
+}
+
 /// True for a program instead of a document, by its name or its first line.
 pub(crate) fn is_script(source: &Source) -> bool {
     let extension = source.name.rsplit_once('.').map_or("", |(_, extension)| extension);
@@ -109,10 +135,6 @@ pub(crate) fn not_recognised(source: &Source, root: &Node) -> Diagnostic {
         Diagnostic::error(Code::F0003, "the format of this document is not recognised").label(source.label(first, ""));
     if root.child("roles").is_some() {
         error.hint("add `umiak: v1` as its first line")
-    } else if root.child("kind").and_then(Node::text) == Some("Framework") {
-        error.hint(
-            "this is an object of frameworkcontroller; write the job as an OpenPAI document (`protocolVersion: 2`)",
-        )
     } else if root.child("apiVersion").is_some() && root.child("kind").is_some() {
         error.hint("this is a Kubernetes manifest; umiak runs documents that start with `umiak: v1`")
     } else {

@@ -260,7 +260,23 @@ fn parameters_of_the_command_line() {
 fn formats_are_told_apart() {
     let (format, _) = crate::formats::document::recognise(&document("taskRoles: {}"));
     assert_eq!(format, Some(Format::OpenPai));
-    let framework = Source::new("f.yaml", "apiVersion: frameworkcontroller.microsoft.com/v1\nkind: Framework\n");
-    let errors = parse(&framework, &[], &Settings::default()).expect_err("not a job");
-    assert!(errors[0].hints[0].contains("frameworkcontroller"), "{errors:?}");
+}
+
+#[test]
+fn objects_of_the_controller_are_refused() {
+    let framework = "apiVersion: frameworkcontroller.microsoft.com/v1\nkind: Framework\nmetadata: {name: a}\n";
+    let inside = framework.replace('\n', "\n  ");
+    for (text, line) in [
+        (framework.to_owned(), 2),
+        (format!("# comment\n---\n{framework}"), 4),
+        (format!("{framework}---\n{framework}"), 2),
+        (format!("kind: ConfigMap\n---\n{}", framework.replace("Framework\n", "\"Framework\" \n")), 4),
+        (format!("kind: List\napiVersion: v1\nitems:\n- kind: Pod\n- {}", inside.trim_end()), 6),
+        (format!("{framework}spec: [not YAML\n"), 2),
+    ] {
+        let errors = parse(&Source::new("f.yaml", text.as_str()), &[], &Settings::default()).expect_err("not a job");
+        let [error] = &errors[..] else { panic!("{errors:?}") };
+        assert!(error.message.contains("`Framework`") && error.hints[0].contains("OpenPAI"), "{text}{error:?}");
+        assert_eq!(error.labels[0].start.line, line, "{text}");
+    }
 }
