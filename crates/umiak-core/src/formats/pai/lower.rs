@@ -34,6 +34,10 @@ pub(super) fn lower(reader: &mut Reader<'_>, root: &Node, raw: &RawJob<'_>, valu
         return None;
     }
     reader.check_total(raw.roles.iter().map(|role| (role.instances, role.name.at)));
+    let images = raw.prerequisites.items.iter().filter(|one| one.kind == "dockerimage");
+    for auth in images.filter_map(|image| image.node.child("auth")) {
+        fill(reader, &mut auth.clone(), values);
+    }
     let deployed = deployment(reader, raw);
     let shelf = Shelf::new(raw);
     unused(reader, raw);
@@ -81,10 +85,10 @@ struct Shelf<'r, 'n> {
 
 impl<'r, 'n> Shelf<'r, 'n> {
     fn new(raw: &'r RawJob<'n>) -> Self {
-        let all = || raw.prerequisites.iter().enumerate();
+        let all = || raw.prerequisites.items.iter().enumerate();
         Self {
             raw,
-            below: raw.prerequisites.iter().map(|one| Below::new(one.node)).collect(),
+            below: raw.prerequisites.items.iter().map(|one| Below::new(one.node)).collect(),
             positions: all().map(|(at, one)| ((one.kind, one.name.value.as_str()), at)).collect(),
             by_name: all().rev().map(|(at, one)| (one.name.value.as_str(), at)).collect(),
         }
@@ -103,13 +107,16 @@ impl<'r, 'n> Shelf<'r, 'n> {
             None => self.by_name.get(name),
         };
         let Some(at) = found else {
-            let same = self.raw.prerequisites.iter().filter(|one| kind.is_none_or(|kind| one.kind == kind));
+            if !self.raw.prerequisites.is_whole {
+                return None;
+            }
+            let same = self.raw.prerequisites.items.iter().filter(|one| kind.is_none_or(|kind| one.kind == kind));
             let label =
                 did_you_mean(reader.nearest(name, same.map(|one| one.name.value.as_str())), "not in `prerequisites`");
             reader.error(Code::F0017, wanted.at, format!("unknown prerequisite `{name}`"), label);
             return None;
         };
-        Some((&self.raw.prerequisites[*at], &self.below[*at]))
+        Some((&self.raw.prerequisites.items[*at], &self.below[*at]))
     }
 }
 
@@ -145,21 +152,31 @@ impl Filler<'_, '_, '_> {
 
 /// The roles of the deployment that is used, by name.
 fn deployment<'r, 'n>(reader: &mut Reader<'_>, raw: &'r RawJob<'n>) -> HashMap<&'r str, &'r RawDeployed<'n>> {
+    let named = raw.deployments.items.iter().flat_map(|deployment| &deployment.roles).map(|deployed| &deployed.role);
+    known_roles(reader, raw, "a deployment", named, str::to_owned);
     let Some(wanted) = &raw.deployment else { return HashMap::new() };
-    let Some(found) = raw.deployments.iter().find(|deployment| deployment.name.value == wanted.value) else {
-        let names = raw.deployments.iter().map(|deployment| deployment.name.value.as_str());
-        let label = did_you_mean(reader.nearest(&wanted.value, names), "not in `deployments`");
-        reader.error(Code::F0017, wanted.at, format!("unknown deployment `{}`", wanted.value), label);
+    let all = &raw.deployments;
+    let Some(found) = all.items.iter().find(|deployment| deployment.name.value == wanted.value) else {
+        if all.is_whole {
+            let names = all.items.iter().map(|deployment| deployment.name.value.as_str());
+            let label = did_you_mean(reader.nearest(&wanted.value, names), "not in `deployments`");
+            reader.error(Code::F0017, wanted.at, format!("unknown deployment `{}`", wanted.value), label);
+        }
         return HashMap::new();
     };
-    known_roles(reader, raw, "the deployment", found.roles.iter().map(|deployed| &deployed.role));
     found.roles.iter().map(|deployed| (deployed.role.value.as_str(), deployed)).collect()
 }
 
-/// Names task roles that the job does not have, each where it is written.
-fn known_roles<'a>(reader: &mut Reader<'_>, raw: &RawJob<'_>, what: &str, named: impl Iterator<Item = &'a At<String>>) {
-    let known: HashSet<String> = raw.roles.iter().map(|role| pai_name(&role.name.value)).collect();
-    for name in named.filter(|name| !known.contains(&pai_name(&name.value))) {
+/// Names task roles that the job does not have, each where it is written. They are compared `by` a form of their names.
+fn known_roles<'a>(
+    reader: &mut Reader<'_>,
+    raw: &RawJob<'_>,
+    what: &str,
+    named: impl Iterator<Item = &'a At<String>>,
+    by: fn(&str) -> String,
+) {
+    let known: HashSet<String> = raw.roles.iter().map(|role| by(&role.name.value)).collect();
+    for name in named.filter(|name| !known.contains(&by(&name.value))) {
         let roles = raw.roles.iter().map(|role| role.name.value.as_str());
         let label = did_you_mean(reader.nearest(&name.value, roles), "has no effect");
         let message = format!("{what} names a task role `{}`, which the job does not have", shortened(&name.value));
@@ -243,12 +260,12 @@ fn unused(reader: &mut Reader<'_>, raw: &RawJob<'_>) {
     for extra in &raw.extras.unused {
         has_no_effect(reader, extra.at, format!("`extras.{}`", extra.value));
     }
-    let plugins = raw.extras.plugins.iter().chain(raw.prerequisites.iter().filter_map(|one| one.plugin.as_ref()));
+    let plugins = raw.extras.plugins.iter().chain(raw.prerequisites.items.iter().filter_map(|one| one.plugin.as_ref()));
     for plugin in plugins.filter(|plugin| !plugin.is_known()) {
         has_no_effect(reader, plugin.name.at, format!("plugin `{}`", plugin.name.value));
     }
     let named = raw.extras.plugins.iter().filter_map(|plugin| plugin.roles.as_ref()).flatten();
-    known_roles(reader, raw, "a plugin", named);
+    known_roles(reader, raw, "a plugin", named, pai_name);
     for role in &raw.roles {
         if let Some(at) = role.infiniband {
             has_no_effect(reader, at, "`infiniband`".to_owned());
@@ -278,6 +295,10 @@ fn ports(reader: &mut Reader<'_>, role: &RawRole<'_>) -> Vec<PortNeed> {
     let mut seen: HashMap<String, &str> = HashMap::new();
     for (label, count) in &role.ports {
         if let Some(other) = seen.insert(label.value.to_ascii_lowercase(), &label.value) {
+            if other == label.value {
+                // A duplicate key, which is already reported.
+                continue;
+            }
             let message = format!("ports `{other}` and `{}` differ only in case", label.value);
             reader.error(Code::F0015, label.at, message, "rename one of them");
             continue;

@@ -62,16 +62,20 @@ fn values<'n>(
     root: &'n Node,
     given: &[(String, String)],
 ) -> (Values<'n>, Vec<(String, Span)>) {
-    let mut below = |name: &str| match root.child(name) {
-        Some(node) if !node.entries().is_empty() => Below::new(node),
-        Some(node) if name == "secrets" && is_masked(node) => Below::default(),
-        Some(node) => {
-            reader.open_entries(&format!("`{name}`"), node, []);
-            Below::default()
+    let mut values = Values::default();
+    let mut below = |kind: &'static str| {
+        let name = &kind[1..];
+        let node = root.child(name).filter(|node| name != "secrets" || !is_masked(node));
+        match node.map(|node| reader.open_entries(&format!("`{name}`"), node, []).map(|_| node)) {
+            Some(Some(node)) => Below::new(node),
+            Some(None) => {
+                values.broken.push(kind);
+                Below::default()
+            }
+            None => Below::default(),
         }
-        None => Below::default(),
     };
-    let mut values = Values { parameters: below("parameters"), secrets: below("secrets"), ..Values::default() };
+    (values.parameters, values.secrets) = (below("$parameters"), below("$secrets"));
     let is_hidden = root.child("secrets").is_some_and(is_masked);
     let used: BTreeSet<String> = words::<Values>(&reader.source.text).map(canonical).collect();
     for name in used.iter().filter(|name| name.starts_with("$secrets.")) {

@@ -16,12 +16,26 @@ const MAX_NAME: usize = 255;
 pub(super) struct RawJob<'n> {
     pub(super) name: Option<At<String>>,
     pub(super) retries: u32,
-    pub(super) prerequisites: Vec<RawPrerequisite<'n>>,
+    pub(super) prerequisites: Named<RawPrerequisite<'n>>,
     pub(super) roles: Vec<RawRole<'n>>,
-    pub(super) deployments: Vec<RawDeployment<'n>>,
+    pub(super) deployments: Named<RawDeployment<'n>>,
     pub(super) cluster: Option<String>,
     pub(super) deployment: Option<At<String>>,
     pub(super) extras: RawExtras<'n>,
+}
+
+/// Items of a list that other parts refer to by name.
+#[derive(Debug)]
+pub(super) struct Named<T> {
+    pub(super) items: Vec<T>,
+    /// False if some could not be read: a name that is not here may be one of those.
+    pub(super) is_whole: bool,
+}
+
+impl<T> Default for Named<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), is_whole: true }
+    }
 }
 
 #[derive(Debug)]
@@ -132,7 +146,8 @@ pub(super) fn document<'n>(reader: &mut Reader<'_>, root: &'n Node) -> RawJob<'n
         return RawJob::default();
     };
     let first = root.entries().first().map_or(root.at, |(key, value)| key.at.to(value.at));
-    version(reader, &entries, first);
+    entries.required(reader, "the document", "protocolVersion", first);
+    version(reader, &entries);
     if let Some(node) = entries.required(reader, "the document", "type", first) {
         reader.choice("`type`", node, &["job"]);
     }
@@ -158,29 +173,49 @@ pub(super) fn document<'n>(reader: &mut Reader<'_>, root: &'n Node) -> RawJob<'n
     }
 }
 
-fn version(reader: &mut Reader<'_>, entries: &Entries<'_>, first: Span) {
-    let Some(node) = entries.required(reader, "the document", "protocolVersion", first) else { return };
-    if let Some(version) = reader.text("`protocolVersion`", node).filter(|version| version.value != "2") {
-        let message = format!("version `{}` of the protocol is not supported", shortened(&version.value));
-        reader.error(Code::F0004, version.at, message, "write `2`");
-    }
+/// The version of the protocol, of the document or of a part.
+fn version(reader: &mut Reader<'_>, entries: &Entries<'_>) {
+    entries.read(reader, "protocolVersion", |reader, what, node| reader.choice(what, node, &["2"]));
 }
 
-/// The items of a list with at least one; none if it is no list.
-fn items<'n>(reader: &mut Reader<'_>, what: &str, node: &'n Node) -> &'n [Node] {
+/// The items of a list with at least one; `None` if it is not such a list.
+fn items<'n>(reader: &mut Reader<'_>, what: &str, node: &'n Node) -> Option<&'n [Node]> {
     let Value::List(items) = &node.value else {
         reader.wrong_type(what, node, "a list");
-        return &[];
+        return None;
     };
     if items.is_empty() {
         reader.error(Code::F0013, node.at, format!("{what} is empty"), "");
+        return None;
     }
-    items
+    Some(items)
+}
+
+/// The items of a list of mappings, each read on its own.
+fn maps<'n, T>(
+    reader: &mut Reader<'_>,
+    what: &str,
+    node: &'n Node,
+    mut read: impl FnMut(&mut Reader<'_>, &'n Node) -> Option<T>,
+) -> Named<T> {
+    let items = items(reader, what, node);
+    let mut found = Named { items: Vec::new(), is_whole: items.is_some() };
+    for item in items.unwrap_or_default() {
+        if !matches!(&item.value, Value::Map(_)) {
+            reader.wrong_type(&format!("an item of {what}"), item, "a mapping");
+            found.is_whole = false;
+            continue;
+        }
+        let item = read(reader, item);
+        found.is_whole &= item.is_some();
+        found.items.extend(item);
+    }
+    found
 }
 
 /// Lines of a script: a list of strings, whose templates are filled later.
 fn lines<'n>(reader: &mut Reader<'_>, what: &str, node: &'n Node) -> Vec<&'n Node> {
-    let items = items(reader, what, node);
+    let items = items(reader, what, node).unwrap_or_default();
     items.iter().filter(|item| reader.text(&format!("an item of {what}"), item).is_some()).collect()
 }
 
@@ -192,25 +227,29 @@ fn words(reader: &mut Reader<'_>, what: &str, node: &Node) -> Vec<At<String>> {
     items.iter().filter_map(|item| reader.word(&format!("an item of {what}"), item)).collect()
 }
 
-fn prerequisites<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Vec<RawPrerequisite<'n>> {
+fn prerequisites<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Named<RawPrerequisite<'n>> {
     let mut seen: HashMap<(&'static str, String), Span> = HashMap::new();
-    let mut found = Vec::new();
-    for item in items(reader, "`prerequisites`", node) {
-        let Some(prerequisite) = prerequisite(reader, item) else { continue };
+    maps(reader, "`prerequisites`", node, |reader, item| {
+        let prerequisite = prerequisite(reader, item)?;
         let (kind, name) = (prerequisite.kind, &prerequisite.name);
         if let Some(first) = seen.get(&(kind, name.value.clone())) {
-            let source = reader.source;
-            reader.errors.add(|| {
-                Diagnostic::error(Code::F0018, format!("two prerequisites of type `{kind}` are named `{}`", name.value))
-                    .label(source.label(name.at, "the second"))
-                    .label(source.label(*first, "the first"))
-            });
-            continue;
+            let what = format!("two prerequisites of type `{kind}` are named `{}`", name.value);
+            twice(reader, what, name.at, *first);
+        } else {
+            seen.insert((kind, name.value.clone()), name.at);
         }
-        seen.insert((kind, name.value.clone()), name.at);
-        found.push(prerequisite);
-    }
-    found
+        Some(prerequisite)
+    })
+}
+
+/// Two items of a list have one name.
+fn twice(reader: &mut Reader<'_>, what: String, second: Span, first: Span) {
+    let source = reader.source;
+    reader.errors.add(|| {
+        Diagnostic::error(Code::F0018, what)
+            .label(source.label(second, "the second"))
+            .label(source.label(first, "the first"))
+    });
 }
 
 fn prerequisite<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawPrerequisite<'n>> {
@@ -222,6 +261,7 @@ fn prerequisite<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawPrereq
     let entries = if is_image { reader.entries(what, node, keys::IMAGE.iter().copied())? } else { entries };
     let name = entries.required(reader, what, "name", node.at).and_then(|node| reader.text("`name`", node));
     let name = name.filter(|name| reader.name(name, what, JOB_NAME));
+    version(reader, &entries);
     for free in ["version", "contributor", "description"] {
         entries.read(reader, free, Reader::text);
     }
@@ -248,10 +288,13 @@ fn prerequisite<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawPrereq
     let plugin = plugin.map(|name| {
         let short = name.value.strip_prefix(keys::PLUGINS).and_then(|rest| rest.strip_prefix('.'));
         let name = At { value: short.unwrap_or(&name.value).to_owned(), at: name.at };
-        let is_strict = node.child("failurePolicy").and_then(Node::text) != Some("ignore");
+        let policy = node.child("failurePolicy").and_then(|node| failure_policy(reader, "`failurePolicy`", node));
+        let is_strict = policy.is_none_or(|policy| policy.value == "fail");
         with_commands(reader, RawPlugin { name, is_strict, ..RawPlugin::default() }, node)
     });
-    if let Some(at) = entries.key("require").filter(|_| !is_image) {
+    if let Some(node) = if is_image { None } else { entries.get("require") } {
+        words(reader, "`require`", node);
+        let at = entries.key("require").unwrap_or(node.at);
         reader.notice(Code::F0051, at, "`require` of a prerequisite is not used", "has no effect");
     }
     Some(RawPrerequisite { kind: kind?.value, name: name?, uri: uri.map(|uri| uri.value), plugin, node })
@@ -270,6 +313,7 @@ fn role<'n>(reader: &mut Reader<'_>, name: At<String>, node: &'n Node) -> Option
     reader.name(&name, "a task role", IDENTIFIER);
     let what = format!("task role `{}`", shortened(&name.value));
     let entries = reader.entries(&what, node, keys::ROLE.iter().copied())?;
+    version(reader, &entries);
     let retries =
         |reader: &mut Reader<'_>, what: &str, node: &Node| reader.number(what, node, -2, i64::from(MAX_RETRIES));
     let least =
@@ -281,11 +325,12 @@ fn role<'n>(reader: &mut Reader<'_>, name: At<String>, node: &'n Node) -> Option
     let container = container
         .and_then(|node| reader.open_entries("`extraContainerOptions`", node, keys::CONTAINER.iter().copied()));
     let resources = entries.required(reader, &what, "resourcePerInstance", name.at);
+    let resources_at = entries.key("resourcePerInstance").unwrap_or(name.at);
     let resources =
         resources.and_then(|node| reader.entries("`resourcePerInstance`", node, keys::RESOURCES.iter().copied()));
     let amount = |reader: &mut Reader<'_>, key: &str, most: u32| {
         let resources = resources.as_ref()?;
-        let node = resources.required(reader, "`resourcePerInstance`", key, resources.at)?;
+        let node = resources.required(reader, "`resourcePerInstance`", key, resources_at)?;
         reader.number(&format!("`{key}`"), node, 0, most)
     };
     let uses = ["data", "output", "script"].map(|key| Some((key, entries.read(reader, key, Reader::word)?)));
@@ -340,37 +385,38 @@ fn ports(reader: &mut Reader<'_>, node: &Node) -> Vec<(At<String>, u16)> {
     found
 }
 
-fn deployments<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Vec<RawDeployment<'n>> {
-    let mut found: Vec<RawDeployment<'n>> = Vec::new();
+fn deployments<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Named<RawDeployment<'n>> {
     let mut seen: HashMap<String, Span> = HashMap::new();
-    for item in items(reader, "`deployments`", node) {
-        let what = "a deployment";
-        let Some(entries) = reader.entries(what, item, keys::DEPLOYMENT.iter().copied()) else { continue };
-        let name = entries.required(reader, what, "name", item.at).and_then(|node| reader.text("`name`", node));
-        let name = name.filter(|name| reader.name(name, what, JOB_NAME));
-        let roles = entries.required(reader, what, "taskRoles", item.at);
-        let roles = roles.and_then(|node| reader.named("`taskRoles` of a deployment", node)).unwrap_or_default();
-        let mut deployed = Vec::new();
-        for (role, node) in roles {
+    maps(reader, "`deployments`", node, |reader, item| {
+        let deployment = deployment(reader, item)?;
+        let name = &deployment.name;
+        if let Some(first) = seen.insert(name.value.clone(), name.at) {
+            twice(reader, format!("two deployments are named `{}`", name.value), name.at, first);
+        }
+        Some(deployment)
+    })
+}
+
+fn deployment<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawDeployment<'n>> {
+    let what = "a deployment";
+    let entries = reader.entries(what, node, keys::DEPLOYMENT.iter().copied())?;
+    let name = entries.required(reader, what, "name", node.at).and_then(|node| reader.text("`name`", node));
+    let name = name.filter(|name| reader.name(name, what, JOB_NAME));
+    let mut roles = Vec::new();
+    if let Some(node) = entries.required(reader, what, "taskRoles", node.at) {
+        let named = reader.named("`taskRoles` of a deployment", node);
+        if named.as_ref().is_some_and(Vec::is_empty) {
+            reader.error(Code::F0012, node.at, "`taskRoles` of a deployment is empty", "add at least one task role");
+        }
+        for (role, node) in named.unwrap_or_default() {
             let what = format!("role `{}` of a deployment", shortened(&role.value));
             let Some(entries) = reader.entries(&what, node, keys::DEPLOYED_ROLE.iter().copied()) else { continue };
             let mut part = |key: &str| entries.get(key).map(|node| lines(reader, &format!("`{key}`"), node));
             let (before, after) = (part("preCommands"), part("postCommands"));
-            deployed.push(RawDeployed { role, before: before.unwrap_or_default(), after: after.unwrap_or_default() });
+            roles.push(RawDeployed { role, before: before.unwrap_or_default(), after: after.unwrap_or_default() });
         }
-        let Some(name) = name else { continue };
-        if let Some(first) = seen.insert(name.value.clone(), name.at) {
-            let source = reader.source;
-            reader.errors.add(|| {
-                Diagnostic::error(Code::F0018, format!("two deployments are named `{}`", name.value))
-                    .label(source.label(name.at, "the second"))
-                    .label(source.label(first, "the first"))
-            });
-            continue;
-        }
-        found.push(RawDeployment { name, roles: deployed });
     }
-    found
+    Some(RawDeployment { name: name?, roles })
 }
 
 fn extras<'n>(reader: &mut Reader<'_>, node: &'n Node) -> RawExtras<'n> {
@@ -387,9 +433,7 @@ fn extras<'n>(reader: &mut Reader<'_>, node: &'n Node) -> RawExtras<'n> {
         ..RawExtras::default()
     };
     if let Some(node) = entries.get(keys::PLUGINS) {
-        for item in items(reader, "the list of plugins", node) {
-            extras.plugins.extend(plugin(reader, item));
-        }
+        extras.plugins = maps(reader, &format!("`{}`", keys::PLUGINS), node, plugin).items;
     }
     let unused = ["storages", "hivedScheduler", "jobStatusChangeNotification"];
     let known = unused.iter().filter_map(|key| Some(At { value: (*key).to_owned(), at: entries.key(key)? }));
@@ -400,8 +444,7 @@ fn extras<'n>(reader: &mut Reader<'_>, node: &'n Node) -> RawExtras<'n> {
 fn plugin<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawPlugin<'n>> {
     let what = "a plugin";
     let entries = reader.entries(what, node, keys::PLUGIN.iter().copied())?;
-    let policy =
-        entries.read(reader, "failurePolicy", |reader, what, node| reader.choice(what, node, &["fail", "ignore"]));
+    let policy = entries.read(reader, "failurePolicy", failure_policy);
     let roles = entries.get("taskroles").map(|node| words(reader, "`taskroles`", node));
     let plugin = RawPlugin {
         internal: roles.iter().flatten().map(|role| pai_name(&role.value)).collect(),
@@ -414,6 +457,10 @@ fn plugin<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawPlugin<'n>> 
         Some(parameters) => with_commands(reader, plugin, parameters),
         None => plugin,
     })
+}
+
+fn failure_policy(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<At<&'static str>> {
+    reader.choice(what, node, &["fail", "ignore"])
 }
 
 fn with_commands<'n>(reader: &mut Reader<'_>, mut plugin: RawPlugin<'n>, parameters: &'n Node) -> RawPlugin<'n> {
@@ -440,18 +487,21 @@ fn commands<'n>(reader: &mut Reader<'_>, node: &'n Node) -> (Vec<&'n Node>, Vec<
             part.extend(lines(reader, &format!("`{key}`"), node));
         }
     }
-    let callbacks = entries.get("callbacks").map(|node| items(reader, "`callbacks`", node)).unwrap_or_default();
-    for item in callbacks {
-        let Some(entries) = reader.entries("a callback", item, keys::CALLBACK.iter().copied()) else { continue };
-        let event = entries.required(reader, "a callback", "event", item.at);
-        let event = event.and_then(|node| reader.choice("`event`", node, &["taskStarts", "taskSucceeds"]));
-        let commands = entries.required(reader, "a callback", "commands", item.at);
-        let commands = commands.map(|node| lines(reader, "`commands` of a callback", node)).unwrap_or_default();
-        match event.map(|event| event.value) {
-            Some("taskStarts") => before.extend(commands),
-            Some(_) => after.extend(commands),
-            None => {}
-        }
+    let callbacks = entries.get("callbacks").map(|node| maps(reader, "`callbacks`", node, callback));
+    for (event, commands) in callbacks.unwrap_or_default().items {
+        let part = if event == "taskStarts" { &mut before } else { &mut after };
+        part.extend(commands);
     }
     (before, after)
+}
+
+/// The event of a callback, and its commands.
+fn callback<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<(&'static str, Vec<&'n Node>)> {
+    let what = "a callback";
+    let entries = reader.entries(what, node, keys::CALLBACK.iter().copied())?;
+    let event = entries.required(reader, what, "event", node.at);
+    let event = event.and_then(|node| reader.choice("`event`", node, &["taskStarts", "taskSucceeds"]));
+    let commands = entries.required(reader, what, "commands", node.at);
+    let commands = commands.map(|node| lines(reader, "`commands` of a callback", node));
+    Some((event?.value, commands?))
 }

@@ -1,3 +1,6 @@
+mod mutated;
+mod tree;
+
 use crate::diag::Source;
 use crate::formats::document::{Document, Format};
 use crate::formats::settings::Settings;
@@ -279,4 +282,97 @@ fn objects_of_the_controller_are_refused() {
         assert!(error.message.contains("`Framework`") && error.hints[0].contains("OpenPAI"), "{text}{error:?}");
         assert_eq!(error.labels[0].start.line, line, "{text}");
     }
+}
+
+/// Rules between the parts of a document, each with its line.
+#[test]
+fn parts_that_do_not_fit() {
+    let role = format!("{{{NEEDS}, commands: [a]}}");
+    let roles = |name: &str| format!("taskRoles:\n  {name}: {role}\n");
+    let needs = |resources: &str| {
+        format!(
+            "taskRoles:\n  w:\n    dockerImage: img\n    commands: [a]\n    resourcePerInstance:\n      {resources}\n"
+        )
+    };
+    for (rest, expected) in [
+        (roles("9x"), "8: `9x` is not a valid name for a task role"),
+        (roles("a-b"), "8: `a-b` is not a valid name for a task role"),
+        (roles("'a b'"), "8: `a b` is not a valid name for a task role"),
+        (roles("_"), "8: the name of a task role needs a letter or a digit"),
+        (
+            format!("taskRoles:\n  a_b: {role}\n\n  AB: {role}\n"),
+            "10: task roles `a_b` and `AB` would use the same variables",
+        ),
+        (
+            needs("cpu: 1\n      memoryMB: 1\n      gpu: 0\n      ports:\n        SynPort:"),
+            "16: the number of ports `SynPort` must be a whole number",
+        ),
+        (
+            needs("cpu: 1\n      memoryMB: 1\n      gpu: 0\n      ports:\n        a: 1\n        SynPort: 0"),
+            "17: the number of ports `SynPort` must be a whole number from 1 to 1024",
+        ),
+        (
+            needs("cpu: 1\n      memoryMB: 1\n      gpu: 0\n      ports:\n        a: 1\n        a-b: 1"),
+            "17: `a-b` is not a valid name for a port",
+        ),
+        (needs("cpu: 1\n      memoryMB: 1\n      gpu: 0\n      ports: {}"), "15: `ports` is empty"),
+        (
+            needs("cpu: 1\n      memoryMB: 1\n      gpu: 0\n      ports: {a: 1000, b: 1000}"),
+            "8: too many ports for each instance: 2000",
+        ),
+        (needs("memoryMB: 1\n      gpu: 0"), "11: `resourcePerInstance` has no `cpu`"),
+        (format!("{}jobRetryCount: 1\ndefaults:\n  deployment: prod\n", roles("w")), "11: unknown deployment `prod`"),
+        (
+            format!("{}deployments:\n- name: prod\n  taskRoles: {{}}\n", roles("w")),
+            "11: `taskRoles` of a deployment is empty",
+        ),
+        (
+            format!(
+                "{}deployments:\n- name: prod\n  taskRoles: {{w: {{preCommands: [a]}}}}\n- name: prod\n  taskRoles: {{w: {{preCommands: [a]}}}}\n",
+                roles("w")
+            ),
+            "12: two deployments are named `prod`",
+        ),
+        (
+            format!(
+                "taskRoles:\n  w:\n    dockerImage: set\n{}",
+                "    commands: [a]\n    resourcePerInstance: {cpu: 1, memoryMB: 1, gpu: 0}\n"
+            ),
+            "9: unknown prerequisite `set`",
+        ),
+        (
+            format!(
+                "taskRoles:\n  w:\n    prerequisites:\n    - set\n    - sett\n    {}\n",
+                "dockerImage: img\n    commands: [a]\n    resourcePerInstance: {cpu: 1, memoryMB: 1, gpu: 0}"
+            ),
+            "11: unknown prerequisite `sett`",
+        ),
+        (
+            format!(
+                "{}extras:\n  com.microsoft.pai.runtimeplugin:\n  - plugin: cmd\n    parameters:\n      preCommands: [a]\n      callbacks: [{{event: taskStarts, commands: [a]}}]\n",
+                roles("w")
+            ),
+            "14: `cmd` has both `callbacks` and other commands",
+        ),
+        (format!("{}---\na: 1\n", roles("w")), "10: more than one YAML document in one file"),
+    ] {
+        assert_eq!(errors(&document(&rest)), [expected], "{rest}");
+    }
+    let same = document(&roles("w"))
+        .text
+        .replace("- {type: data, name: set", "- {type: dockerimage, name: img, uri: c}\n- {type: data, name: img");
+    assert_eq!(errors(&Source::new("job.yaml", same)), ["6: two prerequisites of type `dockerimage` are named `img`"]);
+}
+
+/// A deployment names roles as they are written, a plugin by their internal names.
+#[test]
+fn roles_that_are_not_there() {
+    let deployed = |name: &str| {
+        let role = format!("{{{NEEDS}, commands: [a]}}");
+        notices(&document(&format!(
+            "taskRoles:\n  Work_er: {role}\ndeployments:\n- name: prod\n  taskRoles: {{{name}: {{preCommands: [a]}}}}\n"
+        )))
+    };
+    assert_eq!(deployed("Work_er"), [""; 0]);
+    assert_eq!(deployed("worker"), ["a deployment names a task role `worker`, which the job does not have"]);
 }

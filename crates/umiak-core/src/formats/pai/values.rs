@@ -105,6 +105,8 @@ pub(super) struct Values<'n> {
     pub(super) secrets: Below<'n>,
     /// By full name (`$secrets.token`); `None` for a value that must be given before the job can run.
     pub(super) given: HashMap<String, Option<String>>,
+    /// Kinds whose mapping cannot be read, which is already reported.
+    pub(super) broken: Vec<&'static str>,
 }
 
 impl Values<'_> {
@@ -131,9 +133,10 @@ impl Templates for Values<'_> {
     const LITERAL: &'static str = "references are `$parameters.NAME`, `$secrets.NAME`, and `$data.KEY`, `$output.KEY` and `$script.KEY` of what the role uses";
 
     fn value(&self, word: &str) -> Result<&str, Unfilled> {
-        let is_name = word.split_once('.').is_some_and(|(kind, rest)| KINDS.contains(&kind) && !rest.is_empty());
-        if !is_name {
-            return Err(Unfilled::NotAName);
+        let kind = word.split_once('.').filter(|(kind, rest)| KINDS.contains(kind) && !rest.is_empty());
+        let Some((kind, _)) = kind else { return Err(Unfilled::NotAName) };
+        if self.broken.contains(&kind) {
+            return Err(Unfilled::Missing);
         }
         let name = canonical(word);
         match self.given.get(&name) {
