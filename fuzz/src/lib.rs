@@ -1,4 +1,8 @@
-//! A valid exchange with fixed nonces: the reference of the targets, and the source of the seeds.
+//! A valid exchange with fixed nonces: the reference of the wire's targets, and the source of their seeds.
+
+mod documents;
+
+pub use documents::read_document;
 
 use umiak_core::machine::round::messages::{Expects, FromAgent, JobKind, Join, Stage, Standing};
 use umiak_core::model::JobId;
