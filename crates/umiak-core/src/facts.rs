@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::model::{Blame, Exit, Instance, Rank, Scope, StepName, StopHow};
+use crate::model::{Blame, Classed, Exit, Instance, Rank, Scope, StepName, StopHow};
 
 /// The version written by this build.
 pub const VERSION: u32 = 1;
@@ -178,6 +178,9 @@ pub enum Fact {
     Ended {
         subject: Subject,
         exit: Exit,
+        /// What the job's table of exits says about it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        classed: Option<Classed>,
         /// True if our own signal ended it. It is then a victim and never a cause, unless it had timed out.
         by_us: bool,
         /// Position in the kernel's order of exits.
@@ -420,6 +423,9 @@ pub struct Verdict {
 pub struct Finding {
     pub subject: Subject,
     pub exit: Exit,
+    /// What the job's table of exits says about it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub classed: Option<Classed>,
     /// Run time.
     pub ran_micros: u64,
     pub weight: Weight,
@@ -705,6 +711,7 @@ mod tests {
         let finding = Finding {
             subject: subject.clone(),
             exit: Exit::Lost,
+            classed: None,
             ran_micros: 5,
             weight: Weight::Certain,
             timed_out: Some(Limit::Start),
@@ -761,6 +768,7 @@ mod tests {
             Fact::Ended {
                 subject: subject.clone(),
                 exit: refused,
+                classed: None,
                 by_us: false,
                 order: 1,
                 usage: None,
@@ -811,6 +819,7 @@ mod tests {
         let finding = Finding {
             subject: subject.clone(),
             exit: Exit::Evicted { reason: secret() },
+            classed: None,
             ran_micros: 5,
             weight: Weight::Likely,
             timed_out: None,

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::facts::{
     Began, Fact, Limit, Outcome, Planned, PlannedNode, Record, StopReason, Subject, Supervised, Verdict,
 };
-use crate::model::{Blame, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopSent, replica_parts};
+use crate::model::{Blame, Classed, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopSent, replica_parts};
 
 /// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
@@ -155,6 +155,9 @@ pub enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Ended {
     pub exit: Exit,
+    /// What the job's table of exits says about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classed: Option<Classed>,
     pub by_us: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timed_out: Option<Limit>,
@@ -269,9 +272,9 @@ impl Status {
                     }
                 }
             }
-            Fact::Ended { subject, exit, by_us, order, .. } => {
+            Fact::Ended { subject, exit, classed, by_us, order, .. } => {
                 self.next_order = self.next_order.max(order + 1);
-                self.ended(subject, exit, *by_us, *order, at);
+                self.ended(subject, (exit, classed), *by_us, *order, at);
             }
             Fact::Stopping { reason } => {
                 self.stopping = Some(*reason);
@@ -424,7 +427,14 @@ impl Status {
         self.change(subject, |stage| *stage = Stage::Running { at, instance, ready: false, timed_out: None });
     }
 
-    fn ended(&mut self, subject: &Subject, exit: &Exit, by_us: bool, order: u64, at: u64) {
+    fn ended(
+        &mut self,
+        subject: &Subject,
+        (exit, classed): (&Exit, &Option<Classed>),
+        by_us: bool,
+        order: u64,
+        at: u64,
+    ) {
         let before_stop = self.replica(&subject.replica).is_some_and(|replica| replica.stop_sent.is_none());
         self.change(subject, |stage| {
             let (started, timed_out, unseen) = match stage {
@@ -432,8 +442,9 @@ impl Status {
                 Stage::Starting { at } => (*at, None, *exit == Exit::Lost),
                 Stage::Waiting | Stage::Ended(_) | Stage::Abandoned => (at, None, false),
             };
-            let exit = exit.clone();
-            *stage = Stage::Ended(Ended { exit, by_us, timed_out, started, ended: at, unseen, order, before_stop });
+            let (exit, classed) = (exit.clone(), classed.clone());
+            *stage =
+                Stage::Ended(Ended { exit, classed, by_us, timed_out, started, ended: at, unseen, order, before_stop });
         });
     }
 

@@ -76,7 +76,7 @@ impl Driver {
     }
 
     fn perform(&mut self, effect: Effect) {
-        let exited = |id, exit| Event::Exited { id, exit, usage: None };
+        let exited = |id, exit| Event::Exited { id, exit, classed: None, usage: None };
         match effect {
             Effect::Spawn(ids) => {
                 self.alive.extend(&ids);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::elsewhere;
 use super::signatures::{self, Kind};
 use crate::facts::{Evidence, Finding, KernelFact, Limit, Snapshot, Subject, Usage, Verdict, Weight};
-use crate::model::Exit;
+use crate::model::{Classed, Exit};
 
 const SIGINT: i32 = 2;
 const SIGABRT: i32 = 6;
@@ -29,6 +29,9 @@ const FRAMES: usize = 8;
 pub struct End {
     pub subject: Subject,
     pub exit: Exit,
+    /// What the job's table of exits says about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classed: Option<Classed>,
     /// Run time.
     pub ran: Duration,
     /// Position in the kernel's order of exits.
@@ -160,10 +163,12 @@ impl End {
             // A process does not end itself with SIGKILL, whatever the log says.
             (Exit::Spawn(_) | Exit::Unmet { .. } | Exit::NodeLost { .. }, _) | (_, Some(SIGKILL)) => Weight::Certain,
             // The platform gives the reason; what it removes after our stop was ending anyway.
-            (Exit::Evicted { .. } | Exit::Preempted { .. }, _) if self.before_stop => Weight::Certain,
+            (Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NoRoom { .. }, _) if self.before_stop => {
+                Weight::Certain
+            }
             // The exit is unknown, so the log decides if it has an error.
             (Exit::Lost, _) if self.kind().is_some() || self.has_own_error() => words,
-            (Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::Lost, _) => Weight::Possible,
+            (Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NoRoom { .. } | Exit::Lost, _) => Weight::Possible,
             // SIGPIPE is evidence about the reader, not about the writer.
             (_, None | Some(SIGPIPE)) => words,
             // An abort or a handled signal is worth as much as the message that came with it.
@@ -215,6 +220,7 @@ impl End {
         Finding {
             subject: self.subject.clone(),
             exit: self.exit.clone(),
+            classed: self.classed.clone(),
             ran_micros: u64::try_from(self.ran.as_micros()).unwrap_or(u64::MAX),
             weight,
             timed_out: self.timed_out,

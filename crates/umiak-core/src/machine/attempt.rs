@@ -1,7 +1,8 @@
 //! One attempt of one replica, from the request to start it to its end.
 
 use crate::facts::{Limit, Usage};
-use crate::model::{Exit, Instance, StopHow, StopSent, Timestamp};
+use crate::machine::restart;
+use crate::model::{Classed, Exit, ExitClass, Instance, StopHow, StopSent, Timestamp};
 
 /// The state of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,7 @@ pub enum Attempt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
     pub exit: Exit,
+    pub classed: Option<Classed>,
     /// Ended by our stop: a victim, never a cause.
     pub by_us: bool,
     /// Ended before any stop was sent.
@@ -46,6 +48,11 @@ impl End {
     pub fn is_failure(&self) -> bool {
         self.timed_out.is_some() || (!self.exit.is_success() && !self.by_us)
     }
+
+    /// Whether it may be repeated.
+    pub fn class(&self) -> ExitClass {
+        restart::class(&self.exit, self.classed.as_ref().filter(|_| self.timed_out.is_none()))
+    }
 }
 
 /// What can happen to an attempt.
@@ -53,7 +60,7 @@ impl End {
 pub enum Event {
     Start,
     Started(Instance),
-    Exited { exit: Exit, order: u64, usage: Option<Usage> },
+    Exited { exit: Exit, classed: Option<Classed>, order: u64, usage: Option<Usage> },
     Stop(StopHow),
     GiveUp,
 }
@@ -102,6 +109,7 @@ impl Attempt {
         let since = Timestamp::default();
         let end = End {
             exit: Exit::Code { code: 0 },
+            classed: None,
             by_us: false,
             before_stop: true,
             timed_out: None,
@@ -141,7 +149,7 @@ impl Event {
         vec![
             Self::Start,
             Self::Started(Instance::default()),
-            Self::Exited { exit: Exit::Code { code: 0 }, order: 0, usage: None },
+            Self::Exited { exit: Exit::Code { code: 0 }, classed: None, order: 0, usage: None },
             Self::Stop(StopHow::Interrupt),
             Self::Stop(StopHow::Terminate),
             Self::Stop(StopHow::Kill),
@@ -166,13 +174,13 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
             (S::Stopping { since, started: true, sent }, vec![Effect::NoteStarted(instance)])
         }
 
-        (S::Starting { since } | S::Running { since }, Event::Exited { exit, order, usage }) => {
+        (S::Starting { since } | S::Running { since }, Event::Exited { exit, classed, order, usage }) => {
             let (by_us, before_stop) = (false, true);
-            ended(End { exit, by_us, before_stop, timed_out: None, order, usage, started: since, ended: now })
+            ended(End { exit, classed, by_us, before_stop, timed_out: None, order, usage, started: since, ended: now })
         }
-        (S::Stopping { since, sent, .. }, Event::Exited { exit, order, usage }) => {
+        (S::Stopping { since, sent, .. }, Event::Exited { exit, classed, order, usage }) => {
             let (by_us, before_stop) = (sent.caused(&exit), false);
-            ended(End { exit, by_us, before_stop, timed_out: None, order, usage, started: since, ended: now })
+            ended(End { exit, classed, by_us, before_stop, timed_out: None, order, usage, started: since, ended: now })
         }
 
         (S::Starting { since }, Event::Stop(how)) => {
@@ -211,7 +219,7 @@ mod tests {
     }
 
     fn exited(exit: Exit) -> Event {
-        Event::Exited { exit, order: 0, usage: None }
+        Event::Exited { exit, classed: None, order: 0, usage: None }
     }
 
     #[test]

@@ -85,6 +85,7 @@ mod tests {
         Finding {
             subject: Subject { replica: "trainer-1".into(), rank: None, attempt: 1 },
             exit,
+            classed: None,
             ran_micros: 0,
             weight: Weight::Likely,
             timed_out: None,

@@ -157,8 +157,8 @@ impl Machine {
                 self.answered_elsewhere(role, attempt, missing, &mut effects);
             }
             Event::Inspected { id, evidence } => self.inspected(id, evidence, &mut effects),
-            Event::Exited { id, exit, usage } if self.is_current(id) => {
-                self.exited(id.slot, exit, usage, now, &mut effects);
+            Event::Exited { id, exit, classed, usage } if self.is_current(id) => {
+                self.exited(id.slot, (exit, classed), usage, now, &mut effects);
             }
             Event::Start | Event::Started { .. } | Event::Ready { .. } | Event::Exited { .. } => {
                 self.ignore(&event, &mut effects);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{Blame, Exit, Restart, Timestamp};
+use crate::model::{Blame, Classed, Exit, ExitClass, Restart, Timestamp};
 
 /// Times of past restarts, by kind of failure.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -19,13 +19,19 @@ impl Past {
         }
     }
 
-    /// The back-off before one more restart; `None` when the budget is spent.
-    pub fn delay(&self, rule: &Restart, blame: Blame, now: Timestamp, seed: u64) -> Option<Duration> {
-        let past = match blame {
+    /// The back-off before one more restart after a failure of this class; `None` when there is none, or the budget is
+    /// spent.
+    pub fn delay(&self, rule: &Restart, class: ExitClass, now: Timestamp, seed: u64) -> Option<Duration> {
+        let past = match class.blame() {
             Blame::User => &self.user,
             Blame::Platform => &self.platform,
         };
-        delay(&Restart { max: rule.budget(blame), ..*rule }, past, now, seed)
+        let delay = delay(&rule.of(class.blame()), past, now, seed)?;
+        match class {
+            ExitClass::Permanent => None,
+            ExitClass::Unknown | ExitClass::Transient => Some(delay),
+            ExitClass::Conflict => Some(conflict(seed)),
+        }
     }
 
     /// Records one more restart, at the time that the journal has for it.
@@ -36,23 +42,25 @@ impl Past {
     }
 }
 
-const EAGAIN: i32 = 11;
-const ENOMEM: i32 = 12;
-const ENFILE: i32 = 23;
-const EMFILE: i32 = 24;
+/// The shortest and the longest delay after a conflict.
+const CONFLICT: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(900));
 
-/// Whether the program or the platform caused a bad end.
-pub fn blame(exit: &Exit) -> Blame {
+/// The class of a bad end: as the job's table says, or by its kind.
+pub fn class(exit: &Exit, classed: Option<&Classed>) -> ExitClass {
     match exit {
-        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } | Exit::Lost => Blame::Platform,
-        Exit::Spawn(error) if [EAGAIN, ENOMEM, ENFILE, EMFILE].contains(&error.errno) => Blame::Platform,
-        Exit::Spawn(_) | Exit::Unmet { .. } | Exit::Code { .. } | Exit::Signal { .. } => Blame::User,
+        _ if classed.is_some() => classed.map_or(ExitClass::Unknown, |classed| classed.class),
+        Exit::NoRoom { .. } => ExitClass::Conflict,
+        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } | Exit::Lost => ExitClass::Transient,
+        Exit::Spawn(error) if error.is_temporary() => ExitClass::Transient,
+        Exit::Spawn(_) => ExitClass::Permanent,
+        Exit::Unmet { .. } | Exit::Code { .. } | Exit::Signal { .. } => ExitClass::Unknown,
     }
 }
 
-/// True if another start would fail in the same way.
-pub fn is_hopeless(exit: &Exit) -> bool {
-    matches!(exit, Exit::Spawn(_) | Exit::Unmet { .. }) && blame(exit) == Blame::User
+/// A delay after which jobs that waited for each other's resources do not meet again.
+fn conflict(seed: u64) -> Duration {
+    let (shortest, longest) = CONFLICT;
+    shortest + Duration::from_micros(mix(seed) % (longest - shortest).as_micros() as u64)
 }
 
 /// The back-off before the next start; `None` when the budget is spent. `past` holds the times of earlier restarts. The

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Blame;
+
 /// The end of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -21,8 +23,33 @@ pub enum Exit {
     Preempted { reason: String },
     /// Its node was lost.
     NodeLost { node: String },
+    /// It was not started: the platform had no room for all replicas in time.
+    NoRoom { reason: String },
     /// Unknown: the process that could have reported it has ended.
     Lost,
+}
+
+/// What a table of exits says about a failed end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Classed {
+    /// The code of the table, which is not the exit code.
+    pub code: i32,
+    pub name: String,
+    pub class: ExitClass,
+}
+
+/// Whether a failed attempt is repeated, from never to always.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitClass {
+    /// Never: it would fail again.
+    Permanent,
+    /// As often as the user permits.
+    Unknown,
+    /// The program did not cause it: as often as the budget for that permits.
+    Transient,
+    /// The same after a long random delay: jobs that wait for each other's resources must not meet again.
+    Conflict,
 }
 
 /// A system call that failed between fork and exec.
@@ -47,6 +74,44 @@ pub enum SpawnStage {
     LimitMemory,
     BindCpus,
     Execute,
+}
+
+const EAGAIN: i32 = 11;
+const ENOMEM: i32 = 12;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
+impl SpawnError {
+    /// True if another start may succeed: the host was short of something.
+    pub fn is_temporary(&self) -> bool {
+        [EAGAIN, ENOMEM, ENFILE, EMFILE].contains(&self.errno)
+    }
+}
+
+impl Classed {
+    /// Describes it: `255 PAIRuntimeUnknownFailed, unknown`.
+    pub fn describe(&self) -> String {
+        format!("{} {}, {}", self.code, self.name, self.class.word())
+    }
+}
+
+impl ExitClass {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Permanent => "permanent",
+            Self::Unknown => "unknown",
+            Self::Transient => "transient",
+            Self::Conflict => "a conflict",
+        }
+    }
+
+    /// Whether the program or the platform caused it.
+    pub fn blame(self) -> Blame {
+        match self {
+            Self::Permanent | Self::Unknown => Blame::User,
+            Self::Transient | Self::Conflict => Blame::Platform,
+        }
+    }
 }
 
 impl SpawnStage {
@@ -74,7 +139,8 @@ impl Exit {
             Self::Spawn(SpawnError { reason, .. })
             | Self::Unmet { reason, .. }
             | Self::Evicted { reason }
-            | Self::Preempted { reason } => vec![reason],
+            | Self::Preempted { reason }
+            | Self::NoRoom { reason } => vec![reason],
             Self::Code { .. } | Self::Signal { .. } | Self::NodeLost { .. } | Self::Lost => Vec::new(),
         }
     }
@@ -94,6 +160,7 @@ impl Exit {
             | Self::Evicted { .. }
             | Self::Preempted { .. }
             | Self::NodeLost { .. }
+            | Self::NoRoom { .. }
             | Self::Lost => None,
         }
     }
@@ -107,7 +174,7 @@ impl Exit {
             Self::Spawn(SpawnError { doing: SpawnStage::Execute, errno: 2, .. }) => 127,
             Self::Spawn(SpawnError { doing: SpawnStage::Execute, .. }) => 126,
             Self::Spawn(_) | Self::Unmet { .. } | Self::Lost => 125,
-            Self::Evicted { .. } | Self::Preempted { .. } | Self::NodeLost { .. } => PLATFORM,
+            Self::Evicted { .. } | Self::Preempted { .. } | Self::NodeLost { .. } | Self::NoRoom { .. } => PLATFORM,
         }
     }
 
@@ -124,6 +191,7 @@ impl Exit {
             Self::Evicted { reason } => format!("was evicted: {reason}"),
             Self::Preempted { reason } => format!("was pre-empted: {reason}"),
             Self::NodeLost { node } => format!("was lost with its node `{node}`"),
+            Self::NoRoom { reason } => format!("could not be started: {reason}"),
             Self::Lost => "was lost".to_owned(),
         }
     }
@@ -173,6 +241,7 @@ mod tests {
         for gone in [
             Exit::Evicted { reason: reason() },
             Exit::Preempted { reason: reason() },
+            Exit::NoRoom { reason: reason() },
             Exit::NodeLost { node: "gpu-12".into() },
         ] {
             assert_eq!(gone.shell_code(), 123, "{gone:?}");

@@ -243,6 +243,14 @@ fn is_all(success: &Success) -> bool {
     *success == Success::All
 }
 
+/// A table of exits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Exits {
+    /// OpenPAI's: by exit code and the texts in the log.
+    Pai,
+}
+
 /// Policies of the whole job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
@@ -250,6 +258,9 @@ pub struct Policy {
     pub restart: Restart,
     #[serde(default, skip_serializing_if = "is_all")]
     pub success: Success,
+    /// The table that says which failures are repeated; without one, the kind of the exit does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exits: Option<Exits>,
     pub stop: StopPolicy,
     /// How long after the first failure an exit may still be the cause. Delays the report, never the stop.
     #[serde(with = "seconds")]
@@ -272,6 +283,7 @@ impl Default for Policy {
         Self {
             restart: Restart::default(),
             success: Success::default(),
+            exits: None,
             stop: StopPolicy::default(),
             settle: Duration::from_millis(500),
             timeout: None,
@@ -292,6 +304,10 @@ pub struct Restart {
     #[serde(with = "seconds")]
     #[schemars(with = "f64")]
     pub backoff: Duration,
+    /// The same for failures that the program did not cause, if it is another.
+    #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<f64>")]
+    pub platform_backoff: Option<Duration>,
     #[serde(with = "seconds")]
     #[schemars(with = "f64")]
     pub max_backoff: Duration,
@@ -310,6 +326,13 @@ impl Restart {
         }
     }
 
+    /// The same rule for failures of one kind only.
+    #[must_use]
+    pub fn of(&self, blame: Blame) -> Self {
+        let backoff = self.platform_backoff.filter(|_| blame == Blame::Platform).unwrap_or(self.backoff);
+        Self { max: self.budget(blame), backoff, ..*self }
+    }
+
     /// The maximum number of starts; `None` with a window or unlimited restarts, because then there is no maximum.
     pub fn attempts(&self) -> Option<u32> {
         if self.max == 0 || self.window.is_none() { self.max.checked_add(1) } else { None }
@@ -322,6 +345,7 @@ impl Default for Restart {
             max: 0,
             max_platform: 0,
             backoff: Duration::from_secs(1),
+            platform_backoff: None,
             max_backoff: Duration::from_secs(30),
             window: None,
         }

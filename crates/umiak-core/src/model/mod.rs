@@ -17,15 +17,15 @@ mod whose;
 
 pub use capabilities::{Capabilities, Hosts, OutputSource, Unit};
 pub use dialect::{ExitCodes, Generation, OutputMode, Show};
-pub use exit::{Exit, SpawnError, SpawnStage, signal_name};
+pub use exit::{Classed, Exit, ExitClass, SpawnError, SpawnStage, signal_name};
 pub use ids::{
     Endpoint, FIRST_ATTEMPT, Host, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, StepIndex, StepName,
     WorldSize, global_rank, pai_name,
 };
 pub use instance::{Instance, StopHow, StopSent};
 pub use job::{
-    Blame, Command, Completion, Contract, Device, DeviceKind, Job, MinSucceeded, Policy, PortNeed, Resources, Restart,
-    Role, RoleRestart, Scope, StartAfter, StopPolicy, Success, Timeouts, When, Work,
+    Blame, Command, Completion, Contract, Device, DeviceKind, Exits, Job, MinSucceeded, Policy, PortNeed, Resources,
+    Restart, Role, RoleRestart, Scope, StartAfter, StopPolicy, Success, Timeouts, When, Work,
 };
 pub use part::Part;
 pub use request::{

@@ -316,7 +316,7 @@ fn visits(rng: &mut Rng, slots: &[Slot], start: Timestamp) -> Vec<(Timestamp, Ev
         );
         let event = match rng.u32(..4) {
             0 => Event::Started { id, instance: Instance::of_pid(1) },
-            1 => Event::Exited { id, exit: pick(rng, &[code(0), code(1), killed_by(9)]), usage: None },
+            1 => Event::Exited { id, exit: pick(rng, &[code(0), code(1), killed_by(9)]), classed: None, usage: None },
             2 => Event::Gathered(vec![]),
             _ => Event::Start,
         };
@@ -327,7 +327,7 @@ fn visits(rng: &mut Rng, slots: &[Slot], start: Timestamp) -> Vec<(Timestamp, Ev
         // About an attempt that was not requested yet.
         let id = AttemptId { step: StepIndex(0), slot: pick(rng, slots), attempt: FIRST_ATTEMPT };
         let at = time(rng.u64(..start.as_micros()));
-        let exited = Event::Exited { id, exit: code(1), usage: None };
+        let exited = Event::Exited { id, exit: code(1), classed: None, usage: None };
         visits.push((at, pick(rng, &[Event::Started { id, instance: Instance::of_pid(1) }, exited])));
     }
     visits

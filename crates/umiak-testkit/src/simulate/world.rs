@@ -276,7 +276,7 @@ impl World {
         let id = AttemptId { step: StepIndex(0), slot: script.slot, attempt: self.attempt };
         let reported = script.reported;
         let ran_badly = !exit.is_success() && !matches!(exit, Exit::Spawn(_));
-        self.notice(Event::Exited { id, exit, usage: None }, reported);
+        self.notice(Event::Exited { id, exit, classed: None, usage: None }, reported);
         if why == Why::Own && ran_badly {
             for peer in (0..self.alive.len()).filter(|peer| self.alive[*peer]).collect::<Vec<_>>() {
                 if let Some((after, exit, words)) = self.scenario.script(self.attempt, peer).on_lost_peer.clone() {

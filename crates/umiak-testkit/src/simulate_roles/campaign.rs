@@ -53,6 +53,9 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
     things
 }
 
+/// Only after a conflict is a delay that long.
+const CONFLICT: u64 = 60_000_000;
+
 fn thing(effect: &Effect) -> Option<&'static str> {
     let Effect::Record(fact) = effect else { return None };
     Some(match fact {
@@ -65,6 +68,8 @@ fn thing(effect: &Effect) -> Option<&'static str> {
         Fact::Abandoned { .. } => "abandoned",
         Fact::Ignored { .. } => "stale event",
         Fact::Stopping { reason: StopReason::Completed } => "stopped without blame",
+        Fact::Restarting { delay_micros: CONFLICT.., .. } => "job restarted after a conflict",
+        Fact::Retrying { delay_micros: CONFLICT.., .. } => "restarted after a conflict",
         Fact::Restarting { blame: Blame::User, .. } => "job restarted",
         Fact::Restarting { .. } => "job restarted for the platform",
         Fact::Retrying { scope: Scope::Replica, blame: Blame::User, .. } => "replica restarted",

@@ -384,6 +384,7 @@ impl<'a> Judge<'a> {
     }
 
     fn ended(&mut self, subject: &Subject, exit: &Exit, by_us: bool) {
+        let exits = self.run.scenario.job.policy.exits;
         let now = self.now;
         let Some(slot) = self.slot(&subject.replica) else { return };
         let Some(shadow) = self.subject(subject) else { return };
@@ -396,7 +397,9 @@ impl<'a> Judge<'a> {
             Exit::Signal { signal: 9, .. } => shadow.killed.is_some(),
             _ => false,
         };
-        let end = End { exit: exit.clone(), by_us, timed_out: shadow.timed_out.is_some(), at: now };
+        let timed_out = shadow.timed_out.is_some();
+        let class = policy::class(exits, exit, timed_out);
+        let end = End { exit: exit.clone(), class, by_us, timed_out, at: now };
         shadow.open = end.is_bad();
         shadow.stage = Stage::Ended(end);
         self.check(lived, Rule::OneEnd, || format!("{subject:?} ends, and did not live"));

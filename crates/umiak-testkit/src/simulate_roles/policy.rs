@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use umiak_core::model::{Blame, Completion, Exit, MinSucceeded, Restart, SpawnStage, Success, Timestamp};
+use umiak_core::model::{
+    Blame, Classed, Completion, Exit, ExitClass, Exits, MinSucceeded, Restart, SpawnStage, Success, Timestamp,
+};
 
 /// The outcome of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,29 +48,58 @@ pub(super) fn fate(completion: &Completion, success: Success, ends: Ends) -> Fat
     }
 }
 
-pub(super) fn blame(exit: &Exit) -> Blame {
-    match exit {
-        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } | Exit::Lost => Blame::Platform,
-        Exit::Spawn(error) if error.doing == SpawnStage::Fork => Blame::Platform,
-        _ => Blame::User,
-    }
+/// What a table of exits says here.
+pub(super) fn classed(exits: Option<Exits>, exit: &Exit) -> Option<Classed> {
+    let class = match exit {
+        _ if exits.is_none() => return None,
+        Exit::Code { code: 0 } => return None,
+        Exit::Code { code: 7 } | Exit::Signal { signal: 11, .. } => ExitClass::Permanent,
+        Exit::Code { code: 42 } | Exit::Signal { signal: 9, .. } => ExitClass::Transient,
+        Exit::Code { code: 2 | 255 } => ExitClass::Conflict,
+        Exit::Spawn(error) if error.doing == SpawnStage::Fork => ExitClass::Transient,
+        Exit::Spawn(_) => ExitClass::Permanent,
+        _ => ExitClass::Unknown,
+    };
+    Some(Classed { code: 255, name: String::new(), class })
 }
 
-/// True if another try would fail in the same way.
-pub(super) fn is_vain(exit: &Exit) -> bool {
+/// The class of a bad end.
+pub(super) fn class(exits: Option<Exits>, exit: &Exit, timed_out: bool) -> ExitClass {
     match exit {
-        Exit::Spawn(error) => error.doing != SpawnStage::Fork,
-        other => matches!(other, Exit::Unmet { .. }),
+        // The machine itself reports these two.
+        Exit::Lost => ExitClass::Transient,
+        Exit::Unmet { .. } => ExitClass::Unknown,
+        exit => match classed(exits, exit).filter(|_| !timed_out) {
+            Some(classed) => classed.class,
+            None => match exit {
+                Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } => ExitClass::Transient,
+                Exit::Spawn(error) if error.doing == SpawnStage::Fork => ExitClass::Transient,
+                Exit::Spawn(_) => ExitClass::Permanent,
+                _ => ExitClass::Unknown,
+            },
+        },
     }
 }
 
 /// The shortest and the longest possible back-off; `None` if no restart is left.
-pub(super) fn backoff(rule: &Restart, blame: Blame, past: &[Timestamp], at: Timestamp) -> Option<(Duration, Duration)> {
+pub(super) fn backoff(
+    rule: &Restart,
+    class: ExitClass,
+    past: &[Timestamp],
+    at: Timestamp,
+) -> Option<(Duration, Duration)> {
+    let is_users = class.blame() == Blame::User;
     let recent = |then: &&Timestamp| rule.window.is_none_or(|window| at.since(**then) < window);
     let spent = past.iter().filter(recent).count() as u32;
-    let budget = if blame == Blame::User { rule.max } else { rule.max_platform };
-    let longest = rule.backoff.saturating_mul(2u32.saturating_pow(spent)).min(rule.max_backoff);
-    (spent < budget).then_some((longest * 3 / 4, longest))
+    let budget = if is_users { rule.max } else { rule.max_platform };
+    let first = if is_users { rule.backoff } else { rule.platform_backoff.unwrap_or(rule.backoff) };
+    let longest = first.saturating_mul(2u32.saturating_pow(spent)).min(rule.max_backoff);
+    match class {
+        _ if spent >= budget => None,
+        ExitClass::Permanent => None,
+        ExitClass::Conflict => Some((Duration::from_secs(60), Duration::from_secs(900))),
+        ExitClass::Unknown | ExitClass::Transient => Some((longest * 3 / 4, longest)),
+    }
 }
 
 /// The exit code in a shell.
@@ -78,6 +109,6 @@ pub(super) fn number(exit: &Exit) -> u8 {
         Exit::Signal { signal, .. } => 128 + *signal as u8,
         Exit::Spawn(error) if error.doing == SpawnStage::Execute => 127,
         Exit::Spawn(_) | Exit::Unmet { .. } | Exit::Lost => 125,
-        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } => 123,
+        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } | Exit::NoRoom { .. } => 123,
     }
 }

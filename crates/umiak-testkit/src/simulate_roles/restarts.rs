@@ -1,7 +1,7 @@
 //! Restarts of one replica, of a role, of the whole job.
 
-use umiak_core::facts::Subject;
-use umiak_core::model::{Blame, Exit, FIRST_ATTEMPT, Scope, Slot, SpawnStage, Timestamp};
+use umiak_core::facts::{Finding, Subject};
+use umiak_core::model::{Blame, Exit, ExitClass, FIRST_ATTEMPT, Scope, Slot, SpawnStage, Timestamp};
 
 use super::judge::Judge;
 use super::policy;
@@ -17,7 +17,7 @@ impl Judge<'_> {
         if recycling {
             self.shadows.get_mut(&slot).expect("it was just seen").open = false;
         } else if self.scope(slot) == Scope::Role && is_open && end.is_bad() && self.may_retry(slot, &end).is_some() {
-            self.groups[slot.role as usize].recycling = Some((policy::blame(&end.exit), end.at));
+            self.groups[slot.role as usize].recycling = Some((end.class, end.at));
             self.open_none(slot.role);
         }
     }
@@ -45,11 +45,10 @@ impl Judge<'_> {
             Scope::Replica => &self.shadows[&slot].past,
             Scope::Role => &self.groups[slot.role as usize].past,
         };
-        let blame = policy::blame(&end.exit);
-        if policy::is_vain(&end.exit) {
+        if matches!(end.exit, Exit::Unmet { .. }) {
             return None;
         }
-        policy::backoff(&rule.rule, blame, &times(past, blame), end.at)
+        policy::backoff(&rule.rule, end.class, &times(past, end.class.blame()), end.at)
     }
 
     pub(super) fn retrying(&mut self, scope: Scope, subjects: &[Subject], blame: Blame, max: u32, delay: u64) {
@@ -70,8 +69,8 @@ impl Judge<'_> {
         let (why, at, past) = match scope {
             Scope::Replica => {
                 let shadow = &self.shadows[&first];
-                let end = shadow.end().filter(|end| end.is_bad() && !policy::is_vain(&end.exit));
-                (end.map(|end| policy::blame(&end.exit)), end.map(|end| end.at), times(&shadow.past, blame))
+                let end = shadow.end().filter(|end| end.is_bad() && !matches!(end.exit, Exit::Unmet { .. }));
+                (end.map(|end| end.class), end.map(|end| end.at), times(&shadow.past, blame))
             }
             Scope::Role => {
                 let group = &self.groups[first.role as usize];
@@ -82,8 +81,9 @@ impl Judge<'_> {
                 (why.map(|(why, _)| why), why.map(|(_, at)| at), times(&group.past, blame))
             }
         };
-        self.check(why == Some(blame), Rule::Budget, || format!("{blame:?} instead of {why:?} for {subjects:?}"));
-        let bounds = policy::backoff(&rule, blame, &past, at.unwrap_or(self.now));
+        let whose = why.map(ExitClass::blame);
+        self.check(whose == Some(blame), Rule::Budget, || format!("{blame:?} instead of {why:?} for {subjects:?}"));
+        let bounds = why.and_then(|why| policy::backoff(&rule, why, &past, at.unwrap_or(self.now)));
         self.check(bounds.is_some(), Rule::Budget, || format!("{subjects:?} after {past:?}"));
         let (least, most) = bounds.unwrap_or_default();
         let right = (least.as_micros() as u64..=most.as_micros() as u64).contains(&delay);
@@ -123,11 +123,12 @@ impl Judge<'_> {
         }
     }
 
-    /// The blame for the failure of the whole job.
-    fn blame_of_all(&self) -> Blame {
-        let causes = self.verdict.as_ref().map(|verdict| verdict.causes.as_slice()).unwrap_or_default();
-        let all = !causes.is_empty() && causes.iter().all(|cause| policy::blame(&cause.exit) == Blame::Platform);
-        if all { Blame::Platform } else { Blame::User }
+    /// The class of the failure of the whole job.
+    fn class_of_all(&self) -> ExitClass {
+        let exits = self.run.scenario.job.policy.exits;
+        let causes = self.verdict.iter().flat_map(|verdict| &verdict.causes);
+        let class = |cause: &Finding| policy::class(exits, &cause.exit, cause.timed_out.is_some());
+        causes.map(class).min().unwrap_or(ExitClass::Unknown)
     }
 
     /// The delay before the restart of the whole job, if there is one.
@@ -146,8 +147,8 @@ impl Judge<'_> {
         if !failed || hopeless || self.guardian_lost || self.verdict.is_none() {
             return None;
         }
-        let blame = self.blame_of_all();
-        policy::backoff(rule, blame, &times(&self.restarts, blame), self.now)
+        let class = self.class_of_all();
+        policy::backoff(rule, class, &times(&self.restarts, class.blame()), self.now)
     }
 
     pub(super) fn restarting(&mut self, attempt: u32, delay: u64, blame: Blame) {
@@ -155,7 +156,7 @@ impl Judge<'_> {
         self.check(attempt == last + 1, Rule::Restart, || format!("{attempt} after {last}"));
         let bounds = self.may_restart();
         self.check(bounds.is_some(), Rule::Restart, || "there is no restart left".to_owned());
-        self.check(blame == self.blame_of_all(), Rule::Restart, || format!("{blame:?} is not to blame"));
+        self.check(blame == self.class_of_all().blame(), Rule::Restart, || format!("{blame:?} is not to blame"));
         let (least, most) = bounds.unwrap_or_default();
         let right = (least.as_micros() as u64..=most.as_micros() as u64).contains(&delay);
         self.check(right, Rule::Backoff, || format!("{delay} is not in {least:?} to {most:?}"));

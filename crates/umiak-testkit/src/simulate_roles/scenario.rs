@@ -10,7 +10,7 @@ use umiak_core::model::{
     Completion, Exit, Job, JobId, MinSucceeded, Policy, PortNeed, Restart, Role, RoleName, RoleRestart, Scope, Slot,
     SpawnError, SpawnStage, StartAfter, StopPolicy, Success, Timeouts, When, Work,
 };
-use umiak_core::model::{ExitCodes, Generation};
+use umiak_core::model::{ExitCodes, Exits, Generation};
 
 /// From this attempt on nothing fails, so that every run ends.
 const TAME: u32 = 8;
@@ -119,6 +119,7 @@ fn job(rng: &mut Rng) -> Job {
                 abandon: Duration::from_millis(pick(rng, &[100, 2000, 10_000])),
             },
             settle: Duration::from_millis(pick(rng, &[0, 100, 500])),
+            exits: pick(rng, &[None, Some(Exits::Pai)]),
             success: pick(rng, &[Success::All, Success::All, Success::All, Success::First, Success::End]),
             timeout: pick(rng, &[None, None, None, None, Some(3), Some(12)]).map(Duration::from_secs),
             ..Policy::default()
@@ -164,6 +165,7 @@ fn restart(rng: &mut Rng) -> Restart {
         max: pick(rng, &[0, 0, 1, 2, 5]),
         max_platform: pick(rng, &[0, 1, 3]),
         backoff: Duration::from_millis(backoff),
+        platform_backoff: pick(rng, &[None, None, Some(0), Some(700)]).map(Duration::from_millis),
         max_backoff: Duration::from_millis(pick(rng, &[backoff, 1500, 30_000])),
         window: pick(rng, &[None, None, Some(Duration::from_millis(1)), Some(Duration::from_secs(3))]),
     }

@@ -1,7 +1,7 @@
 //! The judge's state of each replica and each role, from facts alone.
 
 use umiak_core::facts::Limit;
-use umiak_core::model::{Blame, Exit, StopHow, Timestamp};
+use umiak_core::model::{Blame, Exit, ExitClass, StopHow, Timestamp};
 
 /// The state of a replica.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,6 +22,7 @@ pub(super) enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct End {
     pub(super) exit: Exit,
+    pub(super) class: ExitClass,
     pub(super) by_us: bool,
     pub(super) timed_out: bool,
     pub(super) at: Timestamp,
@@ -94,7 +95,7 @@ pub(super) struct Group {
     /// Roles behind it no longer wait for it.
     pub(super) overdue: bool,
     /// The failure for which the whole role is being stopped, and when.
-    pub(super) recycling: Option<(Blame, Timestamp)>,
+    pub(super) recycling: Option<(ExitClass, Timestamp)>,
     /// When the whole role was restarted.
     pub(super) past: Vec<(Blame, Timestamp)>,
 }

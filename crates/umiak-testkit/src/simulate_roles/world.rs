@@ -11,6 +11,7 @@ use umiak_core::machine::job::{Again, AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::model::{Exit, FIRST_ATTEMPT, Instance, Slot, StepIndex, StopHow, Timestamp};
 use umiak_core::status::{Stage, Status};
 
+use super::policy;
 use super::scenario::{Scenario, Script, code, millis, pick};
 use super::timeline::{Rule, Run, Step, Violation, What};
 
@@ -238,7 +239,7 @@ impl World {
                 self.notice(Event::Started { id, instance: Instance::of_pid(1000 + id.slot.index) }, soon);
             }
             if let Some(exit) = self.held[&id].clone() {
-                self.notice(Event::Exited { id, exit, usage: None }, soon);
+                self.exited(id, exit, soon);
             }
         }
     }
@@ -286,7 +287,7 @@ impl World {
             );
             let event = match self.rng.u32(..8) {
                 0 => Event::Started { id, instance: Instance::of_pid(1) },
-                1 => Event::Exited { id, exit: code(1), usage: None },
+                1 => Event::Exited { id, exit: code(1), classed: None, usage: None },
                 2 => Event::Ready { id },
                 3 => Event::Inspected { id, evidence: None },
                 4 => Event::Gathered(vec![]),
@@ -507,7 +508,7 @@ impl World {
         let script = self.scenario.script(id);
         self.held.insert(id, script.refused.clone().map(Exit::Spawn));
         if let Some(error) = script.refused {
-            return self.notice(Event::Exited { id, exit: Exit::Spawn(error), usage: None }, script.reported);
+            return self.exited(id, Exit::Spawn(error), script.reported);
         }
         self.notice(Event::Started { id, instance: Instance::of_pid(1000 + id.slot.index) }, script.announced);
         if let Some(life) = script.life {
@@ -535,8 +536,13 @@ impl World {
     fn die(&mut self, id: AttemptId, exit: Exit) {
         if let Some(script) = self.alive.remove(&id) {
             self.held.insert(id, Some(exit.clone()));
-            self.notice(Event::Exited { id, exit, usage: None }, script.reported);
+            self.exited(id, exit, script.reported);
         }
+    }
+
+    fn exited(&mut self, id: AttemptId, exit: Exit, after: Duration) {
+        let classed = policy::classed(self.scenario.job.policy.exits, &exit);
+        self.notice(Event::Exited { id, exit, classed, usage: None }, after);
     }
 
     /// Schedules a notification, sometimes duplicated.

@@ -284,7 +284,7 @@ impl World {
         let is_server = self.scenario.nodes[node].part(rank) == Part::Server;
         let hidden = is_server && bad && why == Why::Own && self.sabotage == Some(Sabotage::HideServers);
         if why != Why::Guardian && !hidden {
-            self.plan(self.now + reported, Item::Job(node, Event::Exited { id, exit, usage: None }));
+            self.plan(self.now + reported, Item::Job(node, Event::Exited { id, exit, classed: None, usage: None }));
         }
         if bad && matches!(why, Why::Own | Why::Guardian) {
             self.lose_peer(attempt);

@@ -78,6 +78,7 @@ fn tolerated(loaded: &LoadedRun) -> Vec<Finding> {
         Finding {
             subject,
             exit: ended.exit.clone(),
+            classed: ended.classed.clone(),
             ran_micros: ended.ended.saturating_sub(ended.started),
             weight: Weight::Likely,
             timed_out: ended.timed_out,

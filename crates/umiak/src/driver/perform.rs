@@ -170,7 +170,7 @@ impl Driver {
                 } else {
                     let (reason, errno) = (error.to_string(), error.raw_os_error().unwrap_or(0));
                     let exit = Exit::Spawn(SpawnError { doing: SpawnStage::MakeDirectory, errno, reason });
-                    self.core.queue(Event::Exited { id: *id, exit, usage: None });
+                    self.core.queue(Event::Exited { id: *id, exit, classed: None, usage: None });
                 }
                 continue;
             }
@@ -226,7 +226,7 @@ impl Driver {
         now.waiting.retain(|id| !unborn.contains(id));
         for id in unborn {
             let exit = Exit::Signal { signal: SIGTERM, core_dumped: false };
-            now.queue.push_back(Event::Exited { id, exit, usage: None });
+            now.queue.push_back(Event::Exited { id, exit, classed: None, usage: None });
         }
         if born.is_empty() {
             return;

@@ -165,6 +165,7 @@ fn lost(status: &Status) -> Vec<Fact> {
         .map(|(replica, order)| Fact::Ended {
             subject: Subject { replica: replica.replica.clone(), rank: replica.rank, attempt: replica.attempt },
             exit: Exit::Lost,
+            classed: None,
             by_us: false,
             order,
             usage: None,

@@ -243,7 +243,7 @@ impl Driver {
                     if over_limit && id.attempt == self.core.machine.number(id.slot) {
                         self.core.now.over_limit.insert(id.slot);
                     }
-                    Event::Exited { id, exit, usage }
+                    Event::Exited { id, exit, classed: None, usage }
                 }
                 EngineNews::Cleared(swept) => {
                     self.tell_swept(&swept);

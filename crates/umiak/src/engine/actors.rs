@@ -62,6 +62,9 @@ pub(super) fn steps<Word: AsRef<OsStr>>(argv: &[Word], id: AttemptId) -> Vec<Ste
             "exit" => Step::End(Exit::Code { code: number? }),
             "signal" => Step::End(Exit::Signal { signal: number?, core_dumped: false }),
             "evict" => Step::End(Exit::Evicted { reason: "the node is out of memory".to_owned() }),
+            "no-room" => {
+                Step::End(Exit::NoRoom { reason: "not enough room for all instances within 10 min".to_owned() })
+            }
             "node-lost" => Step::NodeLost,
             "preempt" => Step::Preempt(value.parse().unwrap_or(1)),
             "spawn-fails" => Step::NoSpawn(number?),

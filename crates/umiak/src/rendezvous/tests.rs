@@ -213,6 +213,7 @@ fn told(rank: u32) -> Stage {
     let end = End {
         subject: Subject { replica: format!("trainer-{rank}"), attempt: FIRST_ATTEMPT, rank: Some(Rank(rank)) },
         exit: Exit::Code { code: 3 },
+        classed: None,
         ran: Duration::from_secs(1),
         order: 0,
         by_us: false,

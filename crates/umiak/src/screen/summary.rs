@@ -237,6 +237,9 @@ fn tell(
     let first = if is_first { format!("{}{which}", style.separator()) } else { String::new() };
     let _ = writeln!(text, "{}{first}", style.red(&head));
     let evidence = finding.evidence.as_ref();
+    if let Some(classed) = &finding.classed {
+        let _ = writeln!(text, "  OpenPAI {}", classed.describe());
+    }
     if let Some(snapshot) = finding.snapshot.as_ref().filter(|_| finding.clue.is_some()) {
         let _ = writeln!(text, "  {}", style.bold(&doing(snapshot)));
     }
@@ -401,6 +404,7 @@ mod tests {
         Finding {
             subject: Subject { replica: format!("trainer-{rank}"), rank: Some(Rank(rank)), attempt: 1 },
             exit,
+            classed: None,
             ran_micros: 192_000_000,
             weight: Weight::Certain,
             timed_out: None,

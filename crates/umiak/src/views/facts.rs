@@ -108,9 +108,10 @@ fn words(fact: &Fact) -> String {
         Fact::TimedOut { subject, what: Limit::Run, limit_micros } => {
             format!("{} ran longer than {}", who(subject), micros(*limit_micros))
         }
-        Fact::Ended { subject, exit, by_us, .. } => {
+        Fact::Ended { subject, exit, classed, by_us, .. } => {
             let by_us = if *by_us { ", stopped by us" } else { "" };
-            format!("{} {}{by_us}", who(subject), exit.describe())
+            let classed = classed.as_ref().map(|it| format!(", OpenPAI {}", it.describe())).unwrap_or_default();
+            format!("{} {}{by_us}{classed}", who(subject), exit.describe())
         }
         Fact::Stopping { reason } => format!("stopping: {}", stop_reason(*reason)),
         Fact::StopSent { how: StopHow::Interrupt, replicas } => format!("interrupted: {}", list(replicas)),

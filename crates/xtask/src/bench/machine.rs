@@ -142,7 +142,7 @@ fn started(id: AttemptId) -> Event {
 }
 
 fn exited(id: AttemptId, exit: Exit) -> Event {
-    Event::Exited { id, exit, usage: None }
+    Event::Exited { id, exit, classed: None, usage: None }
 }
 
 fn code(code: i32) -> Exit {

@@ -95,6 +95,7 @@ fn exit_code(style: CodeStyle, case: &Case) -> u8 {
             let cause = Finding {
                 subject: Subject { replica: "trainer-1".to_owned(), rank: None, attempt: 1 },
                 exit: exit.clone(),
+                classed: None,
                 ran_micros: 0,
                 weight: Weight::Likely,
                 timed_out: None,

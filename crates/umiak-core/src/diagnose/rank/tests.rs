@@ -26,6 +26,7 @@ fn end(rank: u32, exit: Exit, log: &str) -> End {
     End {
         subject: Subject { replica: format!("trainer-{rank}"), rank: Some(Rank(rank)), attempt: 1 },
         exit,
+        classed: None,
         ran: Duration::from_millis(1500),
         order: 0,
         by_us: false,

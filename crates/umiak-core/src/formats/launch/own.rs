@@ -72,6 +72,7 @@ pub(super) fn policy(arguments: &Arguments, max_restart: Option<u32>) -> Policy 
         max,
         max_platform: max,
         backoff,
+        platform_backoff: None,
         // A first wait above the limit raises the limit.
         max_backoff: restart.max_backoff.max(backoff),
         window: arguments.text("restart-window").and_then(duration).filter(|window| !window.is_zero()),

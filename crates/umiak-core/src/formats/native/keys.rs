@@ -123,6 +123,13 @@ pub static POLICY: Table = Table {
             "When the job succeeds. `all`: every role that decides has succeeded. `first`: one of them has; it ends the others. If all their replicas end without that, one that succeeded is enough. `end`: like `first`, but the job succeeds too if all replicas failed.",
             "first",
         ),
+        key(
+            "exits",
+            KeyKind::Choice(&["pai"]),
+            "by kind",
+            "Which failures are repeated. `pai`: by OpenPAI's table of exit codes and log texts; a transient failure counts towards `max_platform`, a permanent one is not repeated. Without it, a program's own failure counts towards `max`.",
+            "pai",
+        ),
         key("gang", KeyKind::Bool, "`true`", "Start replicas only when there is room for all of them.", "false"),
         key(
             "settle",
@@ -137,7 +144,7 @@ pub static POLICY: Table = Table {
 pub static RESTART: Table = Table {
     title: "`restarts` of the policy",
     help: "Restarts in full, as a mapping.",
-    keys: &[MAX, MAX_PLATFORM, BACKOFF, MAX_BACKOFF, WINDOW],
+    keys: &[MAX, MAX_PLATFORM, BACKOFF, PLATFORM_BACKOFF, MAX_BACKOFF, WINDOW],
 };
 
 pub static ROLE_RESTART: Table = Table {
@@ -154,6 +161,7 @@ pub static ROLE_RESTART: Table = Table {
         ),
         MAX_PLATFORM,
         BACKOFF,
+        PLATFORM_BACKOFF,
         MAX_BACKOFF,
         WINDOW,
     ],
@@ -169,6 +177,13 @@ const MAX_PLATFORM: Key = key(
 );
 const BACKOFF: Key =
     key("backoff", KeyKind::Duration, "`1s`", "Wait before the first restart; doubled for each further one.", "10s");
+const PLATFORM_BACKOFF: Key = key(
+    "platform_backoff",
+    KeyKind::Duration,
+    "`backoff`",
+    "The same for failures outside the program, if it is another.",
+    "1m",
+);
 const MAX_BACKOFF: Key = key("max_backoff", KeyKind::Duration, "`30s`", "The longest wait before a restart.", "5m");
 const WINDOW: Key =
     key("window", KeyKind::Duration, "the whole run", "Only restarts within this last period count.", "1h");

@@ -12,8 +12,8 @@ use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::tree::shortened;
 use crate::formats::settings::Settings;
 use crate::model::{
-    Completion, Contract, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart,
-    Scope, StartAfter, StopPolicy, Success, Timeouts, When, Work,
+    Completion, Contract, Exits, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName,
+    RoleRestart, Scope, StartAfter, StopPolicy, Success, Timeouts, When, Work,
 };
 
 /// Default number of restarts after failures outside the program.
@@ -319,8 +319,12 @@ fn rule(raw: &RawRestart) -> Restart {
         max: raw.max.unwrap_or(0),
         max_platform: raw.max_platform.unwrap_or(MAX_PLATFORM),
         backoff,
+        platform_backoff: raw.platform_backoff,
         // A first wait above the default maximum raises the maximum.
-        max_backoff: raw.max_backoff.as_ref().map_or(default.max_backoff.max(backoff), |at| at.value),
+        max_backoff: raw
+            .max_backoff
+            .as_ref()
+            .map_or(default.max_backoff.max(backoff).max(raw.platform_backoff.unwrap_or_default()), |at| at.value),
         window: raw.window.as_ref().map(|at| at.value),
     }
 }
@@ -353,6 +357,7 @@ fn lower_policy(raw: &RawPolicy) -> Policy {
             Some("end") => Success::End,
             _ => Success::All,
         },
+        exits: raw.exits.as_ref().map(|_| Exits::Pai),
         gang: raw.gang.unwrap_or(default.gang),
     }
 }

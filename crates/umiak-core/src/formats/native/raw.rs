@@ -26,6 +26,7 @@ pub(super) struct RawPolicy {
     pub(super) hang: Option<Duration>,
     pub(super) grace: Option<Duration>,
     pub(super) success: Option<At<&'static str>>,
+    pub(super) exits: Option<At<&'static str>>,
     pub(super) gang: Option<bool>,
     pub(super) settle: Option<Duration>,
 }
@@ -36,6 +37,7 @@ pub(super) struct RawRestart {
     pub(super) scope: Option<&'static str>,
     pub(super) max_platform: Option<u32>,
     pub(super) backoff: Option<At<Duration>>,
+    pub(super) platform_backoff: Option<Duration>,
     pub(super) max_backoff: Option<At<Duration>>,
     pub(super) window: Option<At<Duration>>,
 }
@@ -174,6 +176,7 @@ fn policy(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawPolicy>
         grace: entries.value(reader, "grace", Reader::duration),
         success: entries
             .read(reader, "success", |reader, what, node| reader.choice(what, node, &["all", "first", "end"])),
+        exits: entries.read(reader, "exits", |reader, what, node| reader.choice(what, node, &["pai"])),
         gang: entries.value(reader, "gang", Reader::boolean),
         settle: entries.value(reader, "settle", Reader::duration),
     })
@@ -207,6 +210,7 @@ fn restart<'a>(table: &'static keys::Table) -> impl Fn(&mut Reader<'a>, &str, &N
             scope: if has_scope { entries.value(reader, "scope", scope) } else { None },
             max_platform: entries.value(reader, "max_platform", count),
             backoff: entries.read(reader, "backoff", Reader::duration),
+            platform_backoff: entries.value(reader, "platform_backoff", Reader::duration),
             max_backoff: entries.read(reader, "max_backoff", Reader::duration),
             window: entries.read(reader, "window", Reader::limit),
         })

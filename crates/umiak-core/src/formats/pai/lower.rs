@@ -274,7 +274,13 @@ fn unused(reader: &mut Reader<'_>, raw: &RawJob<'_>) {
 }
 
 fn restart(max: u32) -> Restart {
-    Restart { max, max_platform: MAX_TRANSIENT, max_backoff: Duration::from_secs(60), ..Restart::default() }
+    Restart {
+        max,
+        max_platform: MAX_TRANSIENT,
+        platform_backoff: None,
+        max_backoff: Duration::from_secs(60),
+        ..Restart::default()
+    }
 }
 
 /// Restarts of single instances.

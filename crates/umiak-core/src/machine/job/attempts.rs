@@ -2,7 +2,7 @@
 
 use super::{Attempt, AttemptId, Effect, Machine, Slot, Timestamp, attempt};
 use crate::facts::{Fact, Usage};
-use crate::model::{Exit, Instance, StopHow};
+use crate::model::{Classed, Exit, Instance, StopHow};
 
 impl Machine {
     pub(super) fn for_all(&mut self, event: &attempt::Event, now: Timestamp, effects: &mut Vec<Effect>) {
@@ -84,6 +84,7 @@ impl Machine {
                     effects.push(Effect::Record(Fact::Ended {
                         subject: self.subject(slot),
                         exit: end.exit.clone(),
+                        classed: end.classed.clone(),
                         by_us: end.by_us,
                         order: end.order,
                         usage: end.usage,
@@ -118,7 +119,7 @@ impl Machine {
     pub(super) fn exited(
         &mut self,
         slot: Slot,
-        exit: Exit,
+        (exit, classed): (Exit, Option<Classed>),
         usage: Option<Usage>,
         now: Timestamp,
         effects: &mut Vec<Effect>,
@@ -127,7 +128,7 @@ impl Machine {
         // A duplicate notification takes no place in the order.
         let live = self.attempt_of(slot).is_some_and(Attempt::is_live);
         self.order += u64::from(live);
-        self.step_attempt(slot, attempt::Event::Exited { exit, order, usage }, now, effects);
+        self.step_attempt(slot, attempt::Event::Exited { exit, classed, order, usage }, now, effects);
         if live {
             self.after_end(slot, now, effects);
         }

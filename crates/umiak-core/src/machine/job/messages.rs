@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::diagnose;
 use crate::facts::{Evidence, Fact, Finding, Outcome, Snapshot, StopReason, Usage, Verdict};
 use crate::machine::attempt::End;
-use crate::model::{Exit, Instance, Slot, StepIndex, StopHow, Timestamp};
+use crate::model::{Classed, Exit, Instance, Slot, StepIndex, StopHow, Timestamp};
 
 /// One start of one replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -29,6 +29,8 @@ pub enum Event {
     Exited {
         id: AttemptId,
         exit: Exit,
+        /// What the job's table of exits says, if it has one.
+        classed: Option<Classed>,
         usage: Option<Usage>,
     },
     /// This attempt listens at all its ports: the answer to [`Effect::Await`].

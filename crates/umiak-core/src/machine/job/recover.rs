@@ -77,6 +77,7 @@ impl Machine {
         {
             let end = End {
                 exit: ended.exit.clone(),
+                classed: ended.classed.clone(),
                 by_us: ended.by_us,
                 before_stop: ended.before_stop,
                 timed_out: ended.timed_out,
@@ -121,13 +122,24 @@ impl Machine {
                     effects.push(Effect::Record(Fact::Ended {
                         subject,
                         exit: exit.clone(),
+                        classed: None,
                         by_us: false,
                         order,
                         usage: None,
                         log_end: None,
                     }));
                     let (by_us, before_stop, timed_out, usage) = (false, true, None, None);
-                    let end = End { exit, by_us, before_stop, timed_out, order, usage, started: now, ended: now };
+                    let end = End {
+                        exit,
+                        classed: None,
+                        by_us,
+                        before_stop,
+                        timed_out,
+                        order,
+                        usage,
+                        started: now,
+                        ended: now,
+                    };
                     effects.push(Effect::Release { id: self.id(slot), end: Box::new(end) });
                 }
                 Some(Inherited::Adopted) => adopted.push(slot),

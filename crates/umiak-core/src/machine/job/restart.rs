@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::phase::{Pause, Phase};
 use super::verdict::{Diagnosis, Failure};
 use super::{Attempt, Effect, Event, Machine, Timer, Timestamp};
-use crate::facts::{Fact, Outcome, StopReason};
-use crate::machine::restart::{blame, is_hopeless};
-use crate::model::{Blame, Exit};
+use crate::facts::{Fact, Finding, Outcome, StopReason};
+use crate::machine::restart;
+use crate::model::{Blame, Exit, ExitClass};
 
 impl Machine {
     /// The delay before the next attempt; `None` if there is none.
@@ -25,7 +25,7 @@ impl Machine {
         let hopeless = self.replicas.iter().any(|(_, replica)| match &replica.attempt {
             Attempt::Ended(end) => {
                 matches!(end.exit, Exit::Spawn(_))
-                    && (is_hopeless(&end.exit) || self.job.policy.restart.max_platform == 0)
+                    && (end.class() == ExitClass::Permanent || self.job.policy.restart.max_platform == 0)
             }
             Attempt::Waiting => false,
             _ => true,
@@ -34,18 +34,20 @@ impl Machine {
             return None;
         }
         let seed = self.seed.wrapping_add(u64::from(self.attempt));
-        self.restarts.delay(&self.job.policy.restart, self.blame(), now, seed)
+        self.restarts.delay(&self.job.policy.restart, self.class(), now, seed)
     }
 
-    /// A failure is the platform's only if all its causes are.
-    fn blame(&self) -> Blame {
-        let Diagnosis::Done(verdict) = &self.failure.diagnosis else { return Blame::User };
-        verdict.causes.iter().map(|cause| blame(&cause.exit)).min().unwrap_or(Blame::User)
+    /// The class of the failure: that of the cause with the least hope.
+    fn class(&self) -> ExitClass {
+        let Diagnosis::Done(verdict) = &self.failure.diagnosis else { return ExitClass::Unknown };
+        let class =
+            |cause: &Finding| restart::class(&cause.exit, cause.classed.as_ref().filter(|_| cause.timed_out.is_none()));
+        verdict.causes.iter().map(class).min().unwrap_or(ExitClass::Unknown)
     }
 
     pub(super) fn enter_pause(&mut self, delay: Duration, now: Timestamp, effects: &mut Vec<Effect>) {
         let policy = self.job.policy.restart;
-        let blame = self.blame();
+        let blame = self.class().blame();
         let attempt = self.attempt + 1;
         // The budget does not include restarts after platform failures.
         let of = policy.attempts().filter(|_| blame == Blame::User && self.restarts.platform.is_empty());

@@ -11,8 +11,7 @@ use std::time::Duration;
 use super::{Attempt, AttemptId, Effect, Event, Machine, Of, Slot, Timer, Timestamp};
 use crate::diagnose;
 use crate::facts::{Evidence, Fact, Subject};
-use crate::machine::restart::{blame, is_hopeless};
-use crate::model::{Blame, Scope};
+use crate::model::{Blame, Exit, Scope};
 
 impl Machine {
     /// Handles the end of an attempt: restarts the replica or its role if the policy allows.
@@ -28,10 +27,11 @@ impl Machine {
             self.look_for_starts = true;
             return;
         }
-        if !end.is_failure() || is_hopeless(&end.exit) || self.stop().is_some() || self.engine_lost {
+        let is_unmet = matches!(end.exit, Exit::Unmet { .. });
+        if !end.is_failure() || is_unmet || self.stop().is_some() || self.engine_lost {
             return;
         }
-        let (end, blame) = (end.clone(), blame(&end.exit));
+        let (end, class) = (end.clone(), end.class());
         let restart = self.job.roles[slot.role as usize].restart;
         let number = self.number(slot);
         let seed = self.seed.wrapping_add(u64::from(slot.index) << 32).wrapping_add(u64::from(number));
@@ -40,7 +40,8 @@ impl Machine {
             Scope::Role => &self.roles[slot.role as usize].past,
         };
         // After a takeover, the decision is the one the earlier supervisor would have made.
-        let Some(delay) = past.delay(&restart.rule, blame, end.ended, seed) else { return };
+        let Some(delay) = past.delay(&restart.rule, class, end.ended, seed) else { return };
+        let blame = class.blame();
         self.replicas.change(slot, |replica| replica.untold.push((number, end)));
         effects.push(Effect::Inspect(self.id(slot)));
         match restart.scope {
@@ -151,6 +152,7 @@ impl Machine {
         let verdict = diagnose::rank(vec![diagnose::End {
             subject: Subject { attempt: number, ..self.subject(id.slot) },
             exit: end.exit,
+            classed: end.classed,
             ran: end.ended.since(end.started),
             order: end.order,
             by_us: end.by_us,

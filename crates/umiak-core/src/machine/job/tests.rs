@@ -66,7 +66,7 @@ impl Story {
     }
 
     fn exit(&mut self, index: u32, exit: Exit) -> Vec<Effect> {
-        self.give(Event::Exited { id: id(0, index), exit, usage: None })
+        self.give(Event::Exited { id: id(0, index), exit, classed: None, usage: None })
     }
 
     fn end(&self) -> Option<(Outcome, u8)> {
@@ -260,7 +260,7 @@ fn a_role_that_does_not_decide_is_stopped_without_blame() {
     story.start();
     let effects = story.exit(0, code(0));
     assert!(effects.contains(&Effect::Record(Fact::Stopping { reason: StopReason::Completed })));
-    story.give(Event::Exited { id: id(1, 0), exit: code(1), usage: None });
+    story.give(Event::Exited { id: id(1, 0), exit: code(1), classed: None, usage: None });
     assert_eq!(story.end(), Some((Outcome::Succeeded, 0)));
     assert_eq!(story.verdict(), None);
 }
@@ -315,6 +315,7 @@ fn events_that_do_not_fit_are_recorded_and_change_nothing() {
     let other = |slot, attempt| Event::Exited {
         id: AttemptId { step: StepIndex(0), slot, attempt },
         exit: code(1),
+        classed: None,
         usage: None,
     };
     let mut story = Story::running(2);
@@ -405,8 +406,8 @@ mod restarts {
     /// Rank 1 fails, rank 0 is stopped, the verdict is reported.
     fn fail(story: &mut Story, attempt: u32, exit: Exit) -> Vec<Effect> {
         let [first, second] = [ids(attempt)[0], ids(attempt)[1]];
-        story.give(Event::Exited { id: second, exit, usage: None });
-        story.give(Event::Exited { id: first, exit: by(SIGTERM), usage: None });
+        story.give(Event::Exited { id: second, exit, classed: None, usage: None });
+        story.give(Event::Exited { id: first, exit: by(SIGTERM), classed: None, usage: None });
         story.give(Event::Gathered(vec![]))
     }
 
@@ -451,7 +452,7 @@ mod restarts {
         story.give(Event::Timer(Timer::Backoff, 1));
         assert_eq!(spawned(&story.give(prepared(2))), ids(2), "in either order");
         for id in ids(2) {
-            story.give(Event::Exited { id, exit: code(0), usage: None });
+            story.give(Event::Exited { id, exit: code(0), classed: None, usage: None });
         }
         assert_eq!(story.end(), Some((Outcome::Succeeded, 0)));
     }
@@ -462,9 +463,9 @@ mod restarts {
         fail(&mut story, 1, code(1));
         story.give(prepared(2));
         story.give(Event::Timer(Timer::Backoff, 1));
-        story.give(Event::Exited { id: ids(2)[0], exit: code(3), usage: None });
+        story.give(Event::Exited { id: ids(2)[0], exit: code(3), classed: None, usage: None });
         for event in [
-            Event::Exited { id: ids(1)[1], exit: code(1), usage: None },
+            Event::Exited { id: ids(1)[1], exit: code(1), classed: None, usage: None },
             Event::Started { id: ids(1)[1], instance: Instance::of_pid(9) },
             Event::Timer(Timer::Grace, 1),
             Event::Timer(Timer::Settle, 1),
@@ -563,7 +564,7 @@ mod restarts {
         fail(&mut story, 1, code(1));
         story.give(prepared(2));
         story.give(Event::Timer(Timer::Backoff, 1));
-        let effects = story.give(Event::Exited { id: ids(2)[0], exit: code(0), usage: None });
+        let effects = story.give(Event::Exited { id: ids(2)[0], exit: code(0), classed: None, usage: None });
         assert!(matches!(effects[0], Effect::Record(Fact::Ended { order: 2, .. })), "{:?}", effects[0]);
     }
 }

@@ -74,6 +74,7 @@ impl Machine {
             diagnose::End {
                 subject: self.subject(*slot),
                 exit: end.exit.clone(),
+                classed: end.classed.clone(),
                 ran: end.ended.since(end.started),
                 order: end.order,
                 by_us: end.by_us,
@@ -106,6 +107,7 @@ fn end_of(replica: &Replica, now: Timestamp) -> Option<End> {
         Attempt::Ended(end) => Some(end.clone()),
         Attempt::Stopping { since, .. } => Some(End {
             exit: Exit::Signal { signal: SIGTERM, core_dumped: false },
+            classed: None,
             by_us: true,
             before_stop: false,
             timed_out: replica.timed_out,

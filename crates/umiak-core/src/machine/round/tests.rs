@@ -162,6 +162,7 @@ fn told(rank: u32, signature: Option<&str>, traceback: bool) -> Told {
         end: diagnose::End {
             subject: Subject { replica: format!("trainer-{rank}"), rank: Some(Rank(rank)), attempt: 1 },
             exit: Exit::Code { code: 1 },
+            classed: None,
             ran: Duration::from_secs(1),
             order: 0,
             by_us: false,

@@ -39,6 +39,7 @@ fn stages() -> Vec<Stage> {
     let end = diagnose::End {
         subject: Subject { replica: "trainer-3".to_owned(), rank: Some(Rank(3)), attempt: 1 },
         exit: Exit::Signal { signal: 9, core_dumped: false },
+        classed: None,
         ran: Duration::from_millis(1500),
         order: 7,
         by_us: false,

@@ -295,6 +295,7 @@ fn ended(replica: &str, attempt: u32, code: i32) -> Fact {
     Fact::Ended {
         subject: subject(replica, attempt),
         exit: Exit::Code { code },
+        classed: None,
         by_us: false,
         order: 0,
         usage: None,

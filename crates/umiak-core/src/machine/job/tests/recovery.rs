@@ -291,8 +291,8 @@ fn events_of_another_step_are_fenced() {
     assert_eq!(own.step, StepIndex(3));
     let other = AttemptId { step: StepIndex(0), ..own };
     assert!(is_ignored(&story.give(Event::Started { id: other, instance: Instance::default() })));
-    assert!(is_ignored(&story.give(Event::Exited { id: other, exit: code(1), usage: None })));
-    story.give(Event::Exited { id: own, exit: code(0), usage: None });
+    assert!(is_ignored(&story.give(Event::Exited { id: other, exit: code(1), classed: None, usage: None })));
+    story.give(Event::Exited { id: own, exit: code(0), classed: None, usage: None });
     assert_eq!(story.end(), Some((Outcome::Succeeded, 0)));
 }
 

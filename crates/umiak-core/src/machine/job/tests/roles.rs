@@ -36,7 +36,7 @@ impl Story {
     }
 
     pub(super) fn ends(&mut self, id: AttemptId, exit: Exit) -> Vec<Effect> {
-        self.give(Event::Exited { id, exit, usage: None })
+        self.give(Event::Exited { id, exit, classed: None, usage: None })
     }
 
     pub(super) fn fire(&mut self, timer: Timer) -> Vec<Effect> {
@@ -192,7 +192,7 @@ fn a_role_waits_until_another_is_started_ready_or_done() {
         let events = [
             Event::Started { id: at(0, 0, 1), instance: Instance::of_pid(1) },
             Event::Ready { id: at(0, 0, 1) },
-            Event::Exited { id: at(0, 0, 1), exit: code(0), usage: None },
+            Event::Exited { id: at(0, 0, 1), exit: code(0), classed: None, usage: None },
         ];
         let started = events.map(|event| !spawned(&story.give(event)).is_empty());
         let expected = match when {

@@ -142,7 +142,9 @@ fn trainers_that_waited_long_enough_start_all_the_same() {
 #[test]
 fn the_other_nodes_are_told_once_that_all_servers_here_listen() {
     let told = |effects: &[Effect]| effects.contains(&Effect::TellReady { attempt: 1 });
-    for last in [Event::Ready { id: id(0, 1) }, Event::Exited { id: id(0, 1), exit: code(0), usage: None }] {
+    for last in
+        [Event::Ready { id: id(0, 1) }, Event::Exited { id: id(0, 1), exit: code(0), classed: None, usage: None }]
+    {
         let mut story = shared(2, 0, &[]);
         story.give(Event::Start);
         story.spawned(0, 2);
