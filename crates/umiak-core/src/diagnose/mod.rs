@@ -9,6 +9,7 @@ mod chain;
 mod elsewhere;
 pub mod evidence;
 pub mod kernel;
+pub mod pai;
 mod peers;
 mod python;
 pub mod rank;

@@ -42,8 +42,8 @@ impl Past {
     }
 }
 
-/// The shortest and the longest delay after a conflict.
-const CONFLICT: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(900));
+/// The shortest delay after a conflict, and by how much it may be longer: 1 to 15 minutes.
+const CONFLICT: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(840));
 
 /// The class of a bad end: as the job's table says, or by its kind.
 pub fn class(exit: &Exit, classed: Option<&Classed>) -> ExitClass {
@@ -59,8 +59,8 @@ pub fn class(exit: &Exit, classed: Option<&Classed>) -> ExitClass {
 
 /// A delay after which jobs that waited for each other's resources do not meet again.
 fn conflict(seed: u64) -> Duration {
-    let (shortest, longest) = CONFLICT;
-    shortest + Duration::from_micros(mix(seed) % (longest - shortest).as_micros() as u64)
+    let (shortest, range) = CONFLICT;
+    shortest + Duration::from_micros(mix(seed) % range.as_micros() as u64)
 }
 
 /// The back-off before the next start; `None` when the budget is spent. `past` holds the times of earlier restarts. The

@@ -53,11 +53,10 @@ pub(super) fn classed(exits: Option<Exits>, exit: &Exit) -> Option<Classed> {
     let class = match exit {
         _ if exits.is_none() => return None,
         Exit::Code { code: 0 } => return None,
-        Exit::Code { code: 7 } | Exit::Signal { signal: 11, .. } => ExitClass::Permanent,
         Exit::Code { code: 42 } | Exit::Signal { signal: 9, .. } => ExitClass::Transient,
         Exit::Code { code: 2 | 255 } => ExitClass::Conflict,
         Exit::Spawn(error) if error.doing == SpawnStage::Fork => ExitClass::Transient,
-        Exit::Spawn(_) => ExitClass::Permanent,
+        Exit::Code { code: 7 } | Exit::Signal { signal: 11, .. } | Exit::Spawn(_) => ExitClass::Permanent,
         _ => ExitClass::Unknown,
     };
     Some(Classed { code: 255, name: String::new(), class })

@@ -10,8 +10,8 @@ use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::Began;
 use umiak_core::formats::launch::OwnFlags;
-use umiak_core::formats::{self, document::Document};
-use umiak_core::model::{JobId, OutputMode, Show, Whose};
+use umiak_core::formats::{self, document::Document, pai};
+use umiak_core::model::{Exits, JobId, OutputMode, Show, Whose};
 use umiak_core::plan::document::Submission;
 use umiak_core::plan::{Wishes, capable};
 
@@ -85,6 +85,10 @@ pub(super) struct What {
     /// simulated cluster)
     #[arg(long, value_name = "ENGINE", default_value = "local")]
     engine: String,
+    /// Treat an OpenPAI job as OpenPAI does: it succeeds even if all instances failed, and transient failures are
+    /// repeated at once and without a limit
+    #[arg(long)]
+    pai_strict: bool,
     /// Name of the run, instead of the document's
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -150,6 +154,13 @@ pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diag
     let source = document::read(&what.file).map_err(one)?;
     let settings = document::settings(&what.file).map_err(|(_, diagnostics)| diagnostics)?;
     let mut document = formats::parse(&source, &what.param, &settings)?;
+    if what.pai_strict {
+        if document.job.policy.exits != Some(Exits::Pai) {
+            let error = Diagnostic::error(Code::L0001, "`--pai-strict` is for OpenPAI documents");
+            return Err(one(error.row("document", what.file.display().to_string())));
+        }
+        pai::make_strict(&mut document.job);
+    }
     if let Some(name) = &what.name {
         document.job.name = JobId::new(name.clone()).map_err(|error| {
             vec![Diagnostic::error(Code::L0001, "`--name` is not a valid name").row("reason", error.to_string())]

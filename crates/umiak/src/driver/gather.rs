@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use umiak_core::diagnose::{self, kernel::add_over_limit};
+use umiak_core::diagnose::{self, kernel::add_over_limit, pai};
 use umiak_core::facts::Evidence;
 use umiak_core::machine::job::{AttemptId, Gathered};
-use umiak_core::model::Slot;
+use umiak_core::model::{Classed, Exit, Exits, Slot};
 use umiak_core::plan::Log;
 
 use super::Driver;
@@ -62,6 +62,16 @@ impl Driver {
         let mut evidence: HashMap<Slot, Evidence> = evidence.into_iter().collect();
         let all = ended.iter().chain(stopped).chain(done);
         all.map(|id| self.known(id.slot, evidence.remove(&id.slot))).collect()
+    }
+
+    /// What the job's table of exits says about a failed end. The log is searched only if the exit does not decide.
+    pub(super) fn classify(&self, id: AttemptId, exit: &Exit, over_limit: bool) -> Option<Classed> {
+        let Exits::Pai = self.core.plan.job.policy.exits.filter(|_| !exit.is_success())?;
+        let log = || {
+            let log = self.core.log(id);
+            log.map(|log| evidence::last_bytes(&log.path, log.start, pai::SEARCHED)).unwrap_or_default()
+        };
+        Some(pai::classify(exit, over_limit, log))
     }
 
     /// Evidence, with what was seen of the replica before our first signal, and its addresses.

@@ -243,7 +243,8 @@ impl Driver {
                     if over_limit && id.attempt == self.core.machine.number(id.slot) {
                         self.core.now.over_limit.insert(id.slot);
                     }
-                    Event::Exited { id, exit, classed: None, usage }
+                    let classed = self.classify(id, &exit, over_limit);
+                    Event::Exited { id, exit, classed, usage }
                 }
                 EngineNews::Cleared(swept) => {
                     self.tell_swept(&swept);

@@ -57,15 +57,26 @@ pub(crate) fn has_error(lines: &[u8]) -> bool {
 /// Returns the last bytes of this run's part, and the number of their first line.
 fn tail(log: &Path, start: u64, end: Option<u64>, length: u64) -> Option<(Vec<u8>, Option<u64>)> {
     let file = open(log)?;
+    let (bytes, from) = end_of(&file, start, end, length)?;
+    Some((bytes, (from <= COUNTABLE).then(|| lines_before(&file, from) + 1)))
+}
+
+/// The last bytes of an attempt's part, in which a text is searched.
+pub(crate) fn last_bytes(log: &Path, start: u64, length: u64) -> Vec<u8> {
+    open(log).and_then(|file| end_of(&file, start, None, length)).unwrap_or_default().0
+}
+
+/// The last bytes before `end`, and where they begin.
+fn end_of(file: &File, start: u64, end: Option<u64>, length: u64) -> Option<(Vec<u8>, u64)> {
     let size = file.metadata().ok()?.len();
     let end = end.map_or(size, |end| end.min(size));
     // A log shorter than this run's offset was truncated since: all of it belongs to this run.
     let start = if start > size { 0 } else { start };
     let from = start.max(end.saturating_sub(length));
     let mut bytes = vec![0; end.saturating_sub(from) as usize];
-    let filled = fill_at(&file, &mut bytes, from).unwrap_or(0);
+    let filled = fill_at(file, &mut bytes, from).unwrap_or(0);
     bytes.truncate(filled);
-    Some((bytes, (from <= COUNTABLE).then(|| lines_before(&file, from) + 1)))
+    Some((bytes, from))
 }
 
 fn lines_before(file: &File, end: u64) -> u64 {

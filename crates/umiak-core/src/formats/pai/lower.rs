@@ -14,8 +14,8 @@ use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::template::{Templates as _, fill, words};
 use crate::formats::document::tree::{Node, shortened};
 use crate::model::{
-    Completion, Contract, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart,
-    Scope, Success, Work, pai_name,
+    Completion, Contract, Exits, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName,
+    RoleRestart, Scope, Success, Work, pai_name,
 };
 
 /// Restarts after failures that are not the program's; OpenPAI has no limit.
@@ -69,6 +69,7 @@ pub(super) fn lower(reader: &mut Reader<'_>, root: &Node, raw: &RawJob<'_>, valu
     let policy = Policy {
         restart: restart(raw.retries),
         success: Success::First,
+        exits: Some(Exits::Pai),
         gang: raw.extras.is_gang(),
         ..Policy::default()
     };
@@ -277,9 +278,10 @@ fn restart(max: u32) -> Restart {
     Restart {
         max,
         max_platform: MAX_TRANSIENT,
-        platform_backoff: None,
+        backoff: Duration::ZERO,
+        platform_backoff: Some(Duration::from_secs(1)),
         max_backoff: Duration::from_secs(60),
-        ..Restart::default()
+        window: None,
     }
 }
 
@@ -292,7 +294,11 @@ fn retries(reader: &mut Reader<'_>, role: &RawRole<'_>, gang: bool) -> u32 {
         reader.notice_hint("set `extras: {gangAllocation: false}`, or use `jobRetryCount`");
     }
     // Negative numbers are without a limit in OpenPAI's controller.
-    if retries.value < 0 { u32::MAX } else { u32::try_from(retries.value).unwrap_or(u32::MAX) }
+    if !gang && retries.value == -2 {
+        let message = "an instance that has succeeded is not started again";
+        reader.notice(Code::F0051, retries.at, message, "restarts failed instances only");
+    }
+    u32::try_from(retries.value).unwrap_or(u32::MAX)
 }
 
 /// The labels of the document, and those that every instance has.

@@ -14,6 +14,7 @@ mod script;
 mod values;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::document::Reading;
 use super::document::masked::{Secrets, masked};
@@ -22,6 +23,7 @@ use super::document::template::words;
 use super::document::tree::Node;
 use crate::diag::Span;
 use crate::mask::{self, Known};
+use crate::model::{Exits, Job, Success};
 use values::{Below, Values, canonical};
 
 const SECRETS: Secrets =
@@ -54,6 +56,21 @@ pub(super) fn read(reader: &mut Reader<'_>, root: &Node, given: &[(String, Strin
         }
     }
     Reading { job, masked, secrets, needed }
+}
+
+/// OpenPAI's own rules in the two places where umiak has others: a job whose instances have all failed may succeed, and
+/// failures of the platform are repeated at once, as often as it takes.
+pub fn make_strict(job: &mut Job) {
+    job.policy.success = Success::End;
+    let rules = job.roles.iter_mut().map(|role| &mut role.restart.rule).filter(|rule| rule.max_platform > 0);
+    for rule in rules.chain([&mut job.policy.restart]) {
+        (rule.max_platform, rule.platform_backoff) = (u32::MAX, Some(Duration::ZERO));
+    }
+}
+
+/// True if the job has these rules.
+pub fn is_strict(job: &Job) -> bool {
+    job.policy.exits == Some(Exits::Pai) && job.policy.success == Success::End
 }
 
 /// Parameters and secrets. Of secrets that are masked, those that are used must be given again.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, de::DeserializeOwned};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::document::Document;
+use umiak_core::formats::pai;
 use umiak_core::mask::{Known, MASK};
 use umiak_core::model::{Job, Role};
 use umiak_core::plan::document::{SUBMISSION_VERSION as VERSION, Submission};
@@ -101,6 +102,9 @@ pub(crate) fn again_with(
             "these parameters change the roles of the run or their numbers of replicas",
         )
         .hint("run the document again, with these parameters"));
+    }
+    if pai::is_strict(&old) {
+        pai::make_strict(&mut job);
     }
     (job.name, job.labels) = (old.name, old.labels);
     let environment = inventory::environment();
