@@ -8,6 +8,7 @@ mod blocks;
 mod chain;
 mod elsewhere;
 pub mod evidence;
+pub mod interface;
 pub mod kernel;
 pub mod pai;
 mod peers;

@@ -16,6 +16,8 @@ pub use table::SIGNATURES;
 
 /// A fault in mapped memory. The kernel may report the reason.
 pub(super) const BUS_ERROR: &str = "U2304";
+/// A network interface is missing.
+pub(super) const NO_INTERFACE: &str = "U4106";
 /// The rank received SIGTERM.
 pub(super) const TERMINATED: &str = "U9101";
 /// Nothing listens at the address.

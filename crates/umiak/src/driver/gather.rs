@@ -55,6 +55,7 @@ impl Driver {
             let Some(bytes) = self.core.plan.role(end.slot).work.resources.memory_bytes else { continue };
             add_over_limit(evidence::of_slot(&mut evidence, end.slot), bytes >> 10);
         }
+        evidence::add_interfaces(evidence.iter_mut().map(|(_, evidence)| evidence));
         // Before it leaves this node: other nodes do not know its secrets.
         for (_, evidence) in &mut evidence {
             secrets::mask_evidence(evidence);

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use umiak_core::diagnose;
+use umiak_core::diagnose::{self, interface};
 use umiak_core::facts::Evidence;
 use umiak_core::model::Slot;
-use umiak_sys::regular;
 use umiak_sys::wait::{fill_at, read_at};
+use umiak_sys::{host, regular};
 
 /// Length of the tail that is read.
 const TAIL: u64 = 64 << 10;
@@ -94,6 +94,25 @@ fn lines_before(file: &File, end: u64) -> u64 {
         }
     }
     lines
+}
+
+/// Adds the interfaces of this host where one is missing.
+pub(crate) fn add_interfaces<'a>(evidence: impl Iterator<Item = &'a mut Evidence>) {
+    let mut present = None;
+    for evidence in evidence.filter(|evidence| interface::is_missing(evidence)) {
+        interface::complete(evidence, present.get_or_insert_with(interfaces));
+    }
+}
+
+/// The interfaces that have an address, each once.
+fn interfaces() -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for address in host::addresses() {
+        if !names.contains(&address.interface) {
+            names.push(address.interface);
+        }
+    }
+    names
 }
 
 /// Returns the evidence of a replica, added if missing.

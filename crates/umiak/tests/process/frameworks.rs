@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use umiak_testkit::components::Component::{Paddle, Torch};
 use umiak_testkit::components::environment;
+use umiak_testkit::net::Host;
 use umiak_testkit::sandbox::{Outcome, Sandbox};
 use umiak_testkit::suite::Suite;
 
@@ -39,10 +40,16 @@ pub(crate) fn support(name: &str) -> String {
 
 /// Frameworks keep caches in the home and temporary directories; only files of umiak must be gone.
 pub(crate) fn train(sandbox: &Sandbox, words: &[&str]) -> Outcome {
+    train_on(None, sandbox, words, &[])
+}
+
+/// The same on a host, with more variables.
+pub(crate) fn train_on(host: Option<&Host>, sandbox: &Sandbox, words: &[&str], env: &[(&str, &str)]) -> Outcome {
     let (home, temporary) = (sandbox.path().join("home"), sandbox.path().join("caches"));
     std::fs::create_dir(&temporary).expect("the sandbox can be written");
     let run = sandbox.umiak(words).env("HOME", home).env("TMPDIR", temporary);
-    let outcome = run.env("VIRTUAL_ENV", virtual_environment()).finish();
+    let run = env.iter().fold(run.env("VIRTUAL_ENV", virtual_environment()), |run, (name, value)| run.env(name, value));
+    let outcome = if let Some(host) = host { run.on(host) } else { run }.finish();
     let left: Vec<String> = sandbox.list("caches").into_iter().filter(|name| name.starts_with("umiak-")).collect();
     assert!(left.is_empty(), "left behind: {left:?}");
     outcome

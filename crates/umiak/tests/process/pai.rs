@@ -9,12 +9,13 @@ use umiak_core::formats::check;
 use umiak_core::formats::document::decode;
 use umiak_core::formats::settings::Settings;
 use umiak_core::model::{Job, MinSucceeded};
-use umiak_testkit::components::Component::{Corpus, Torch};
+use umiak_testkit::components::Component::{Corpus, Netns, Torch};
 use umiak_testkit::components::corpus;
+use umiak_testkit::net::Network;
 use umiak_testkit::sandbox::{Outcome, Sandbox};
 use umiak_testkit::suite::Suite;
 
-use crate::frameworks::{example, train, virtual_environment, watched};
+use crate::frameworks::{example, train, train_on, virtual_environment, watched};
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
@@ -27,7 +28,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pai::the_seeds_snippet_trains_by_spawn", &[Torch], || trains("-n 2 -g 2"))
         .test("pai::the_seeds_snippet_trains_by_commands", &[Torch], || {
             trains("-n 2 -g 2 --local 1 & p=$!; python3 ddp.py -n 2 -g 2 --local 0; wait $p");
-        });
+        })
+        .test("pai::the_seeds_interface", &[Torch, Netns], interface);
 }
 
 /// Every document, with the shape of its plan or the reason of its refusal.
@@ -260,17 +262,50 @@ fn secrets() {
 
 /// Two instances with two processes each, as in the seed: address and port of the first instance by its variables.
 fn trains(flags: &str) {
-    let script = std::fs::read_to_string(example("openpai_ddp.py")).expect("an example");
-    let python = virtual_environment().join("bin");
-    let document = format!(
-        "{HEAD}taskRoles:\n  worker:\n    instances: 2\n    dockerImage: i\n    resourcePerInstance: {{cpu: 1, memoryMB: 4096, gpu: 0, ports: {{SynPort: 1}}}}\n    commands:\n    - export PATH={}:$PATH OMP_NUM_THREADS=1\n    - python3 ddp.py {flags}\n",
-        python.display()
-    );
-    let outcome = watched(|| {
-        let sandbox = Sandbox::new();
-        sandbox.write("ddp.py", &script);
-        sandbox.write("job.yaml", &document);
-        train(&sandbox, &["run", "job.yaml"])
-    });
+    let document = training(&format!("python3 ddp.py {flags}"));
+    let outcome = watched(|| train(&with_script(&document), &["run", "job.yaml"]));
     outcome.expect_code(0).expect_out("4 processes: loss").expect_out("the same weights everywhere");
+}
+
+fn training(command: &str) -> String {
+    let python = virtual_environment().join("bin");
+    format!(
+        "{HEAD}taskRoles:\n  worker:\n    instances: 2\n    dockerImage: i\n    resourcePerInstance: {{cpu: 1, memoryMB: 4096, gpu: 0, ports: {{SynPort: 1}}}}\n    commands:\n    - export PATH={}:$PATH OMP_NUM_THREADS=1\n    - {command}\n",
+        python.display()
+    )
+}
+
+fn with_script(document: &str) -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.write("ddp.py", std::fs::read_to_string(example("openpai_ddp.py")).expect("an example"));
+    sandbox.write("job.yaml", document);
+    sandbox
+}
+
+/// The seed exports `GLOO_SOCKET_IFNAME=eth0`: it trains where there is such an interface. Elsewhere the failure names
+/// the variable and the interfaces, whether the commands set it or the caller.
+fn interface() {
+    let network = Network::new(1);
+    let host = network.host(0);
+    let exported = training("export GLOO_SOCKET_IFNAME=eth0\n    - python3 ddp.py -n 2 -g 1 --steps 3");
+    let outcome = watched(|| {
+        let sandbox = with_script(&exported);
+        train_on(Some(host), &sandbox, &["run", "job.yaml"], &[])
+    });
+    outcome.expect_code(0).expect_out("the same weights everywhere");
+    for words in [
+        ["link", "set", "eth0", "down"].as_slice(),
+        &["link", "set", "eth0", "name", "ens5"],
+        &["link", "set", "ens5", "up"],
+    ] {
+        assert!(host.command("ip").args(words).status().expect("it runs").success(), "{words:?}");
+    }
+    let inherited = training("python3 ddp.py -n 2 -g 1 --steps 3");
+    for (document, env) in [(&exported, [].as_slice()), (&inherited, &[("GLOO_SOCKET_IFNAME", "lo,eth0")])] {
+        let sandbox = with_script(document);
+        let outcome = train_on(Some(host), &sandbox, &["run", "job.yaml"], env);
+        let hint = "`GLOO_SOCKET_IFNAME` names `eth0`, but this host has `lo`, `ens5`: name an interface that is there";
+        outcome.expect_code(1).expect_err(hint);
+        sandbox.umiak(["explain", "1"]).finish().expect_out(hint);
+    }
 }
