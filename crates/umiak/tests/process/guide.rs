@@ -21,6 +21,7 @@ pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("guide::the_examples_of_launch_are_true", &[Python], || examples(&LAUNCH))
         .test("guide::the_examples_of_jobs_are_true", &[Python], || examples(&JOBS))
+        .test("guide::the_examples_of_openpai_are_true", &[Python], || examples(&OPENPAI))
         .test("guide::the_quickstart_is_true_and_short", &[Python], quickstart)
         .test("guide::the_first_document_of_the_readme_runs_when_copied", &[Python], readme)
         .test("guide::the_examples_of_servers_are_true", &[Python], || examples(&SERVERS));
@@ -54,6 +55,18 @@ const JOBS: Guide = Guide {
         ("umiak rm hello", Setting::Plain),
         ("umiak run bound.yaml --strict-resources", Setting::Plain),
         ("umiak run large.yaml", Setting::MemoryLimit),
+    ],
+    mistakes: &["typo.yaml"],
+    goes_on: true,
+};
+
+const OPENPAI: Guide = Guide {
+    file: "docs/guide/openpai.md",
+    settings: &[
+        ("umiak lint hello.yaml", Setting::Plain),
+        ("umiak run meet.yaml", Setting::Plain),
+        ("umiak lint typo.yaml", Setting::Plain),
+        ("umiak run serve.yaml", Setting::Plain),
     ],
     mistakes: &["typo.yaml"],
     goes_on: true,
@@ -144,7 +157,8 @@ fn examples(guide: &Guide) {
         }
     }
     for (name, _) in &scripts {
-        if !examples.iter().any(|example| example.commands().any(|command| command.contains(name))) {
+        let is_run = examples.iter().any(|example| example.commands().any(|command| command.contains(name)));
+        if !is_run && !scripts.iter().any(|(_, text)| text.contains(name)) {
             wrong.push(format!("no example runs `{name}`"));
         }
     }

@@ -25,10 +25,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pai::plugins_run_around_the_commands", &[], plugins)
         .test("pai::completion", &[], completion)
         .test("pai::secrets_are_nowhere", &[], secrets)
-        .test("pai::the_seeds_snippet_trains_by_spawn", &[Torch], || trains("-n 2 -g 2"))
-        .test("pai::the_seeds_snippet_trains_by_commands", &[Torch], || {
-            trains("-n 2 -g 2 --local 1 & p=$!; python3 ddp.py -n 2 -g 2 --local 0; wait $p");
-        })
+        .test("pai::the_seeds_snippet_trains_by_spawn", &[Torch], trains_by_spawn)
+        .test("pai::the_seeds_snippet_trains_by_commands", &[Torch], trains_by_commands)
         .test("pai::the_seeds_interface", &[Torch, Netns], interface);
 }
 
@@ -261,9 +259,21 @@ fn secrets() {
 }
 
 /// Two instances with two processes each, as in the seed: address and port of the first instance by its variables.
-fn trains(flags: &str) {
-    let document = training(&format!("python3 ddp.py {flags}"));
+fn trains_by_commands() {
+    let one = "python3 ddp.py -n 2 -g 2";
+    let document = training(&format!("{one} --local 1 & p=$!; {one} --local 0; wait $p"));
     let outcome = watched(|| train(&with_script(&document), &["run", "job.yaml"]));
+    outcome.expect_code(0).expect_out("4 processes: loss").expect_out("the same weights everywhere");
+}
+
+/// The same by `mp.spawn`: the example that the guide names, from the directory that it expects.
+fn trains_by_spawn() {
+    let path = format!("{}:{}", virtual_environment().join("bin").display(), std::env::var("PATH").expect("a path"));
+    let outcome = watched(|| {
+        let sandbox = Sandbox::new();
+        std::os::unix::fs::symlink(example(""), sandbox.path().join("examples")).expect("the sandbox can be written");
+        train_on(None, &sandbox, &["run", "examples/jobs/openpai.yaml", "-p", "steps=10"], &[("PATH", &path)])
+    });
     outcome.expect_code(0).expect_out("4 processes: loss").expect_out("the same weights everywhere");
 }
 
