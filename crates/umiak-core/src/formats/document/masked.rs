@@ -25,7 +25,8 @@ pub(crate) struct Secrets {
 /// The masked text, and the names of the secret parameters.
 pub(crate) fn masked<T: Templates>(source: &Source, root: &Node, secrets: &Secrets) -> (String, Vec<String>) {
     let mut places: Vec<(Span, String)> = Vec::new();
-    walk(source, root, Place::Root, secrets, &mut places);
+    let texts = Texts { source, compact: Source::new("", compact::<T>(&source.text)) };
+    walk(&texts, root, Place::Root, secrets, &mut places);
     in_order(&mut places);
     let names = secret_params::<T>(source, root, secrets, &mut places);
     in_order(&mut places);
@@ -40,6 +41,24 @@ pub(crate) fn masked<T: Templates>(source: &Source, root: &Node, secrets: &Secre
         end = span.end;
     }
     (text + source.text.get(end..).unwrap_or(""), names)
+}
+
+/// A document as written, and [`compact`].
+struct Texts<'s> {
+    source: &'s Source,
+    compact: Source,
+}
+
+/// The same text without blanks in templates: each is a part of one word. All else keeps its place.
+fn compact<T: Templates>(text: &str) -> String {
+    let mut compact = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once(T::OPEN) {
+        let Some((word, after)) = behind.split_once(T::CLOSE) else { break };
+        compact.extend([before, T::OPEN, &word.replace([' ', '\t'], "_"), T::CLOSE]);
+        rest = after;
+    }
+    compact + rest
 }
 
 /// Sorts places, each once. A part of a command comes after the whole, which then covers it.
@@ -58,15 +77,15 @@ enum Place<'n> {
     Secret,
 }
 
-fn walk(source: &Source, node: &Node, place: Place<'_>, secrets: &Secrets, places: &mut Vec<(Span, String)>) {
+fn walk(texts: &Texts<'_>, node: &Node, place: Place<'_>, secrets: &Secrets, places: &mut Vec<(Span, String)>) {
     let is_all = matches!(place, Place::Secret);
     match &node.value {
         Value::List(items) if !is_all && items.iter().all(|item| item.text().is_some()) => {
-            words_of(items, source, places);
+            words_of(items, texts, places);
         }
         Value::List(items) => {
             for item in items {
-                walk(source, item, if is_all { place } else { Place::Below("") }, secrets, places);
+                walk(texts, item, if is_all { place } else { Place::Below("") }, secrets, places);
             }
         }
         Value::Map(entries) => {
@@ -84,34 +103,36 @@ fn walk(source: &Source, node: &Node, place: Place<'_>, secrets: &Secrets, place
                     Place::Root if secrets.all.contains(&name) => Place::Secret,
                     _ => Place::Below(name),
                 };
-                walk(source, value, below, secrets, places);
+                walk(texts, value, below, secrets, places);
             }
         }
         Value::Scalar(_) if is_all && is_value(node) => places.push((node.written, format!("\"{}\"", mask::MASK))),
-        Value::Scalar(_) => text_of(node, source, places),
+        Value::Scalar(_) => text_of(node, texts, places),
     }
 }
 
 /// A list of words may be a command: the word after a flag that names a secret is one.
-fn words_of(items: &[Node], source: &Source, places: &mut Vec<(Span, String)>) {
+fn words_of(items: &[Node], texts: &Texts<'_>, places: &mut Vec<(Span, String)>) {
     let words: Vec<OsString> = items.iter().map(|item| item.text().unwrap_or_default().into()).collect();
     for (item, masked) in items.iter().zip(mask::words(&words)) {
         if masked == *mask::MASK && is_value(item) {
             places.push((item.written, format!("\"{}\"", mask::MASK)));
         } else {
-            text_of(item, source, places);
+            text_of(item, texts, places);
         }
     }
 }
 
 /// The secrets in a leaf, each at its own place: the rest may use parameters that are no secrets.
-fn text_of(node: &Node, source: &Source, places: &mut Vec<(Span, String)>) {
-    let written = source.slice(node.written);
+fn text_of(node: &Node, texts: &Texts<'_>, places: &mut Vec<(Span, String)>) {
+    let written = texts.compact.slice(node.written);
     let inner = inside(written);
     let secrets = mask::secrets_of(&written[inner.clone()]);
     if inner.start == 0 && secrets.first().is_some_and(|secret| secret.start == 0) {
         // A leaf that begins with an asterisk needs quotes.
-        return places.push((node.written, format!("{:?}", mask::line(written))));
+        let mut masked = texts.source.slice(node.written).to_owned();
+        secrets.into_iter().rev().for_each(|secret| masked.replace_range(secret, mask::MASK));
+        return places.push((node.written, format!("{masked:?}")));
     }
     let at = node.written.start + inner.start;
     places.extend(
@@ -121,7 +142,8 @@ fn text_of(node: &Node, source: &Source, places: &mut Vec<(Span, String)>) {
 
 /// A leaf without its YAML quotes, which are not the shell's.
 fn inside(written: &str) -> Range<usize> {
-    let is_quoted = written.starts_with(['"', '\'']) && written.len() > 1;
+    // The text of a block may begin with a quote.
+    let is_quoted = written.len() > 1 && ['"', '\''].iter().any(|c| written.starts_with(*c) && written.ends_with(*c));
     if is_quoted { 1..written.len() - 1 } else { 0..written.len() }
 }
 

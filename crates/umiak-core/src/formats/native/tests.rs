@@ -246,6 +246,17 @@ fn secrets_whatever_their_names_are() {
     assert!(errors.starts_with("error[F0014]: the name of a job must not contain a secret"), "{errors}");
 }
 
+/// Blanks in a template do not end a word, and a block may begin with a quote.
+#[test]
+fn secrets_of_templates_with_blanks() {
+    let text = "umiak: v1\nparams: {a: Hidden-1, b: Hidden-2, c: shown}\nroles:\n  main:\n    command: |\n      \"x\" --token {{ a }} {{ c }} ¡\n    env: {D: \"MY_KEY={{ b }} {{ c }}\"}\n  other:\n    command: redis://:{{ b }}@h/ {{ c }}\n";
+    let document = given(text, &[]).unwrap();
+    assert!(!document.masked.contains("Hidden") && document.masked.contains("c: shown"), "{}", document.masked);
+    assert!(document.masked.contains("--token ******** {{ c }}"), "{}", document.masked);
+    assert_eq!(document.secrets.masked("", "Hidden-1 Hidden-2 shown"), "******** ******** shown");
+    job(&document.masked);
+}
+
 #[test]
 fn scopes_of_the_policy() {
     let scoped = |scope: &str| {
