@@ -12,7 +12,7 @@ use crate::formats::document::limits::MAX_PORTS;
 use crate::formats::document::names::pai_names;
 use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::template::{Templates as _, fill, words};
-use crate::formats::document::tree::{Node, shortened};
+use crate::formats::document::tree::{Node, Value, shortened};
 use crate::model::{
     Completion, Contract, Exits, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName,
     RoleRestart, Scope, Success, Work, pai_name,
@@ -144,8 +144,12 @@ impl Filler<'_, '_, '_> {
             };
             *self.budget = left;
             let mut node = (*line).clone();
+            // Before values are inserted, as in OpenPAI.
+            if let Value::Scalar(scalar) = &mut node.value {
+                text.trim().clone_into(&mut scalar.text);
+            }
             fill(reader, &mut node, self.values);
-            texts.extend(node.text().map(|text| text.trim().to_owned()));
+            texts.extend(node.text().map(str::to_owned));
         }
         texts.join("\n")
     }
@@ -343,7 +347,8 @@ fn completion(reader: &mut Reader<'_>, role: &RawRole<'_>) -> Completion {
             unreachable("minFailedInstances", at);
             match at.value {
                 0 => 1,
-                -1 => 0,
+                // As -1: never.
+                number if number > i64::from(role.instances) => 0,
                 number => u32::try_from(number).unwrap_or(0),
             }
         }
