@@ -1,12 +1,12 @@
-//! Documents of any format, read as `umiak lint` and `umiak run` do.
+//! Documents of any format, read as `umiak lint`, `umiak run` and `umiak convert` do.
 
-use umiak_core::diag::Severity;
+use umiak_core::diag::{Code, Severity, Source};
 use umiak_core::formats::document::decode;
 use umiak_core::formats::settings::Settings;
-use umiak_core::formats::{check, parse};
+use umiak_core::formats::{check, convert, parse};
 use umiak_core::model::Job;
 
-/// A document is a job that survives its JSON form, or has errors in lines that it has.
+/// A document is a job that survives its JSON form and has a native document, or has errors in lines that it has.
 pub fn read_document(bytes: &[u8]) {
     let Ok(source) = decode("job.yaml", bytes) else { return };
     let settings = Settings::default();
@@ -26,5 +26,13 @@ pub fn read_document(bytes: &[u8]) {
             assert!(checked.job.is_none() && !errors.is_empty());
             assert!(errors.iter().all(|error| error.severity == Severity::Error));
         }
+    }
+    let is_good = checked.diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error);
+    match convert(&source, &[], &settings) {
+        Ok(converted) => {
+            let native = check(&Source::new("native.yaml", converted.text), &[], &settings);
+            assert!(is_good && native.diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error));
+        }
+        Err(errors) => assert!(!is_good || errors[0].code == Code::F0019, "{errors:?}"),
     }
 }

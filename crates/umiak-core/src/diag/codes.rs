@@ -141,6 +141,8 @@ register! {
         "The document names a contract, a flavour or a file system that is not defined. Flavours are defined in `umiak.toml` as `[flavour.NAME]`.";
     F0018, 2, "conflicting values",
         "Two values of the document contradict each other, such as more required successes than replicas.";
+    F0019, 2, "no native document does the same",
+        "`umiak convert` writes a document, reads it again and compares both jobs. They differ, or the document has errors: the rows name them. A name that is longer than a native document permits is a usual reason. Run the original document instead.";
     F0030, 2, "unknown parameter in a template",
         "`{{ name }}` is replaced by the parameter of that name. Parameters are declared under `params`, with their defaults.";
     F0031, 2, "template without quotes",

@@ -10,8 +10,10 @@ pub mod settings;
 pub mod units;
 
 use crate::diag::{Code, Diagnostic, Source};
+use crate::model::Job;
 use document::reader::Reader;
-use document::{Checked, Document, Format, Reading, Tree};
+use document::{Checked, Converted, Document, Format, Reading, Tree};
+use pai::Conversion;
 use settings::Settings;
 
 /// The job that a document of any format describes, or all its errors. `params` are those of the command line.
@@ -40,11 +42,71 @@ pub fn check(source: &Source, params: &[(String, String)], settings: &Settings) 
     Checked { job, needed, diagnostics: if errors.is_empty() { notices.into_vec() } else { errors.into_sorted() } }
 }
 
+/// The native document that does the same as a document of any format, or all its errors.
+pub fn convert(
+    source: &Source,
+    params: &[(String, String)],
+    settings: &Settings,
+) -> Result<Converted, Vec<Diagnostic>> {
+    let one = |error| vec![error];
+    let (format, Tree { root, errors }) = tree(source).map_err(one)?;
+    let mut reader = Reader::new(source, errors);
+    if format == Format::Native {
+        native::read(&mut reader, root, params, settings);
+        let converted = Converted { text: source.text.clone(), format };
+        return if reader.errors.is_empty() { Ok(converted) } else { Err(reader.errors.into_sorted()) };
+    }
+    pai::read(&mut reader, &root, params);
+    let Reader { errors, notices, .. } = reader;
+    if !errors.is_empty() {
+        return Err(errors.into_sorted());
+    }
+    let notices = notices.into_vec();
+    let mut why = Vec::new();
+    // Where parameters cannot be kept without changing the job, their values are inserted.
+    for kept in [true, false] {
+        let Some(Conversion { draft, job, given }) = pai::convert(source, &root, params, &notices, kept) else {
+            continue;
+        };
+        let text = native::write::write(&draft);
+        match parse(&Source::new(&source.name, &text), &given, settings) {
+            Ok(document) if is_same(&document.job, &job) => return Ok(Converted { text, format }),
+            Ok(_) => {}
+            Err(errors) => why = errors,
+        }
+    }
+    let error = Diagnostic::error(Code::F0019, format!("no native document does the same as `{}`", source.name));
+    Err(vec![why.iter().fold(error, |error, why| error.row("reason", why.message.clone()))])
+}
+
+/// True for jobs that differ at most in blanks at the end of commands.
+fn is_same(one: &Job, other: &Job) -> bool {
+    let trimmed = |job: &Job| {
+        let mut job = job.clone();
+        for word in job.roles.iter_mut().flat_map(|role| &mut role.work.command) {
+            word.truncate(word.trim_end().len());
+        }
+        job
+    };
+    trimmed(one) == trimmed(other)
+}
+
 fn read<'a>(
     source: &'a Source,
     params: &[(String, String)],
     settings: &Settings,
 ) -> Result<(Reader<'a>, Reading), Diagnostic> {
+    let (format, Tree { root, errors }) = tree(source)?;
+    let mut reader = Reader::new(source, errors);
+    let reading = match format {
+        Format::OpenPai => pai::read(&mut reader, &root, params),
+        _ => native::read(&mut reader, root, params, settings),
+    };
+    Ok((reader, reading))
+}
+
+/// The format of a document that can be read, and its tree.
+fn tree(source: &Source) -> Result<(Format, Tree), Diagnostic> {
     if document::is_script(source) {
         return Err(document::not_a_script(source));
     }
@@ -54,16 +116,10 @@ fn read<'a>(
     {
         return Err(error);
     }
-    let (format, Tree { root, errors }) = match (format, tree) {
-        (Some(format @ (Format::Native | Format::OpenPai)), Ok(tree)) => (format, tree),
-        (Some(Format::Native | Format::OpenPai) | None, Err(error)) => return Err(error),
-        (Some(other), _) => return Err(document::not_in_this_version(source, other)),
-        (None, Ok(tree)) => return Err(document::not_recognised(source, &tree.root)),
-    };
-    let mut reader = Reader::new(source, errors);
-    let reading = match format {
-        Format::OpenPai => pai::read(&mut reader, &root, params),
-        _ => native::read(&mut reader, root, params, settings),
-    };
-    Ok((reader, reading))
+    match (format, tree) {
+        (Some(format @ (Format::Native | Format::OpenPai)), Ok(tree)) => Ok((format, tree)),
+        (Some(Format::Native | Format::OpenPai) | None, Err(error)) => Err(error),
+        (Some(other), _) => Err(document::not_in_this_version(source, other)),
+        (None, Ok(tree)) => Err(document::not_recognised(source, &tree.root)),
+    }
 }

@@ -1,5 +1,6 @@
 //! Durations, sizes and CPU counts in documents, `umiak.toml` and flags. An error is the expected value, in words.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 /// The longest duration. For no limit, the key or flag is omitted.
@@ -108,6 +109,36 @@ pub fn file_size(text: &str) -> Result<u64, &'static str> {
     number.checked_mul(1 << shift).ok_or("less than 16 exabytes")
 }
 
+/// A duration as [`duration`] reads it, in whole milliseconds: `1h30m`.
+pub fn written(duration: Duration) -> String {
+    const UNITS: [(&str, u128); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+    let mut rest = duration.as_millis();
+    let mut text = String::new();
+    for (unit, millis) in UNITS {
+        if rest >= millis {
+            let _ = write!(text, "{}{unit}", rest / millis);
+            rest %= millis;
+        }
+    }
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
+/// Thousandths of a CPU as [`cpu`] reads them.
+pub fn cpu_written(millis: u32) -> String {
+    if millis.is_multiple_of(1000) { (millis / 1000).to_string() } else { format!("{millis}m") }
+}
+
+/// Bytes as [`memory`] reads them: in the largest unit without a fraction.
+pub fn memory_written(bytes: u64) -> String {
+    let unit = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)]
+        .into_iter()
+        .find(|(_, shift)| bytes.is_multiple_of(1 << shift));
+    match unit {
+        Some((unit, shift)) if bytes > 0 => format!("{}{unit}", bytes >> shift),
+        _ => bytes.to_string(),
+    }
+}
+
 /// Digits with at most one point: no sign, no exponent, no infinity.
 fn decimal(text: &str) -> Option<f64> {
     let is_plain =
@@ -169,6 +200,22 @@ mod tests {
             ("99999999999T", None),
         ] {
             assert_eq!(file_size(text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for (millis, text) in
+            [(0, "0s"), (500, "500ms"), (90_000, "1m30s"), (3_600_000, "1h"), (86_400_000, "1d"), (1001, "1s1ms")]
+        {
+            assert_eq!(written(Duration::from_millis(millis)), text);
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)));
+        }
+        for (millis, text) in [(2000, "2"), (500, "500m"), (1250, "1250m")] {
+            assert_eq!((cpu_written(millis).as_str(), cpu(text)), (text, Ok(millis)));
+        }
+        for (bytes, text) in [(8 << 30, "8Gi"), (6500 << 20, "6500Mi"), (512_000_000, "500000Ki"), (1001, "1001")] {
+            assert_eq!((memory_written(bytes).as_str(), memory(text)), (text, Ok(bytes)));
         }
     }
 

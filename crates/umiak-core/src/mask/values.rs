@@ -138,6 +138,11 @@ impl Known {
         line(&self.without(text))
     }
 
+    /// The values, longer ones first: one may be a part of another.
+    pub fn values(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
     /// True if a text contains one of them.
     pub fn are_in(&self, text: &str) -> bool {
         self.0.iter().any(|value| text.contains(value.as_str()))

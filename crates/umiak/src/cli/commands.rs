@@ -16,8 +16,8 @@ use crate::log;
 
 use super::schemas::{self, SCHEMAS};
 use super::{
-    again, attach, complete, events, explain, fail, gc, lint, logs, ls, pages, plan, print, rm, run as runner, runs,
-    show, stacks, stop, wait,
+    again, attach, complete, convert, events, explain, fail, gc, lint, logs, ls, pages, plan, print, rm, run as runner,
+    runs, show, stacks, stop, wait,
 };
 
 /// Planned commands. They get a message of their own instead of "there is no command".
@@ -78,6 +78,10 @@ fn commands() -> Command {
         .subcommand(runner::Arguments::augment_args(Command::new("run")).about("Run a job from a document"))
         .subcommand(plan::Arguments::augment_args(Command::new("plan")).about("Print the plan of a document"))
         .subcommand(lint::command())
+        .subcommand(
+            convert::Arguments::augment_args(Command::new("convert"))
+                .about("Print the native document that does the same as a document of another format"),
+        )
         .subcommand(stop::Arguments::augment_args(Command::new("stop")).about("Stop runs"))
         .subcommand(again::Resume::augment_args(Command::new("resume")).about("Resume a run whose supervisor died"))
         .subcommand(again::Retry::augment_args(Command::new("retry")).about("Rerun the replicas that have not succeeded in a run"))
@@ -239,6 +243,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
             None => print(&SCHEMAS.iter().flat_map(|schema| [schema.name, "\n"]).collect::<String>()),
         },
         Some(("lint", matches)) => lint::run(matches),
+        Some(("convert", matches)) => convert::run(&arguments(matches)),
         Some(("completions", matches)) => {
             print(&complete::script(*matches.get_one("shell").expect("the argument is required")))
         }

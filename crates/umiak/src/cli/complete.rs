@@ -14,7 +14,7 @@ use crate::history::{Home, find, index};
 const OF_RUNS: &[&str] =
     &["show", "logs", "events", "wait", "attach", "stacks", "stop", "resume", "retry", "rm", "explain"];
 /// Commands whose arguments are documents.
-const OF_DOCUMENTS: &[&str] = &["run", "plan", "lint"];
+const OF_DOCUMENTS: &[&str] = &["run", "plan", "lint", "convert"];
 /// Number of runs offered, the newest.
 const RUNS: usize = 50;
 

@@ -4,6 +4,7 @@ mod again;
 mod attach;
 mod commands;
 mod complete;
+mod convert;
 mod document;
 mod events;
 mod explain;

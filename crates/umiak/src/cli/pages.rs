@@ -28,6 +28,7 @@ const EXAMPLES: &[(&str, &[Term])] = &[
     ),
     ("plan", &[("umiak plan job.yaml --output json", "Print the plan as JSON")]),
     ("lint", &[("umiak lint jobs/*.yaml", "Report all errors of all documents")]),
+    ("convert", &[("umiak convert openpai.yaml", "Make a native document of an OpenPAI job")]),
     (
         "ls",
         &[

@@ -3,6 +3,7 @@
 //! The test binary is also the toy trainer that the tests launch.
 
 mod conformance;
+mod convert;
 mod drift;
 mod escapes;
 mod failure;
@@ -55,6 +56,7 @@ fn main() -> std::process::ExitCode {
     screen::register(&mut suite);
     secrets::register(&mut suite);
     pai::register(&mut suite);
+    convert::register(&mut suite);
     show::register(&mut suite);
     stdin::register(&mut suite);
     conformance::register(&mut suite);

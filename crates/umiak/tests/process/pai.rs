@@ -52,7 +52,7 @@ fn documents_of_the_corpus() {
     });
 }
 
-fn find(folder: &Path, paths: &mut Vec<PathBuf>) {
+pub(crate) fn find(folder: &Path, paths: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("it can be read") {
         let path = entry.expect("it can be read").path();
         if path.is_dir() {

@@ -27,6 +27,7 @@ pub(crate) fn all() -> Vec<Generated> {
         page("docs/man/umiak-run.1", man(Some("run"))),
         page("docs/man/umiak-plan.1", man(Some("plan"))),
         page("docs/man/umiak-lint.1", man(Some("lint"))),
+        page("docs/man/umiak-convert.1", man(Some("convert"))),
         page("docs/man/umiak-stop.1", man(Some("stop"))),
         page("docs/man/umiak-resume.1", man(Some("resume"))),
         page("docs/man/umiak-retry.1", man(Some("retry"))),

@@ -64,5 +64,13 @@ pub struct Checked {
     pub diagnostics: Vec<Diagnostic>,
 }
 
+/// A native document that was made from another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Converted {
+    pub text: String,
+    /// The format of the original. A native document stays as it is.
+    pub format: Format,
+}
+
 #[cfg(test)]
 mod tests;

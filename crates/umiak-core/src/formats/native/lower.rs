@@ -17,9 +17,9 @@ use crate::model::{
 };
 
 /// Default number of restarts after failures outside the program.
-const MAX_PLATFORM: u32 = 10;
+pub(super) const MAX_PLATFORM: u32 = 10;
 /// Default start timeout of a role when another role waits for it to be ready.
-const START_TIMEOUT: Duration = Duration::from_secs(600);
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Roles of a cycle that are shown.
 const MAX_SHOWN: usize = 8;

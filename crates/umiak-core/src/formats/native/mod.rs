@@ -5,12 +5,14 @@
 //! | parameters, for the templates | `params` |
 //! | tree to the document as written | `raw`, by the table in [`keys`] |
 //! | that to the model | `lower` |
+//! | and back: a job as a document | `write` |
 
 pub mod keys;
 mod lower;
 mod params;
 mod raw;
 pub mod schema;
+pub(super) mod write;
 
 use std::collections::HashSet;
 
@@ -25,6 +27,7 @@ use crate::diag::Code;
 use crate::mask::Known;
 use crate::model::Job;
 use params::Params;
+pub(super) use params::is_name;
 
 const SECRETS: Secrets =
     Secrets { named: &["env", "params", "labels"], all: &["secrets"], params: "params", prefix: "" };

@@ -84,7 +84,8 @@ pub(super) fn params(reader: &mut Reader<'_>, root: &Node, given: &[(String, Str
     params
 }
 
-pub(super) fn is_name(name: &str) -> bool {
+/// True for a name that a parameter may have.
+pub(in crate::formats) fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }

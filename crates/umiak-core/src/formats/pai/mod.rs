@@ -6,7 +6,9 @@
 //! | tree to the document as written | `raw`, by the names in `keys` |
 //! | that to the model | `lower` |
 //! | commands and plugins to one script | `script` |
+//! | the job as a native document | `convert` |
 
+mod convert;
 mod keys;
 mod lower;
 mod raw;
@@ -24,6 +26,7 @@ use super::document::tree::Node;
 use crate::diag::Span;
 use crate::mask::{self, Known};
 use crate::model::{Exits, Job, Success};
+pub(super) use convert::{Conversion, convert};
 use values::{Below, Values, canonical};
 
 const SECRETS: Secrets =
@@ -48,6 +51,7 @@ pub(super) fn read(reader: &mut Reader<'_>, root: &Node, given: &[(String, Strin
     }
     values.parameters.secrets(false, &mut add);
     values.secrets.secrets(true, &mut add);
+    of_prerequisites(root, |_, value| add(value));
     for (name, value) in &values.given {
         let is_secret = name.starts_with("$secrets.") || name.split('.').any(mask::is_secret);
         let is_used_as_one = name.strip_prefix("$parameters.").is_some_and(|name| names.iter().any(|one| one == name));
@@ -71,6 +75,19 @@ pub fn make_strict(job: &mut Job) {
 /// True if the job has these rules.
 pub fn is_strict(job: &Job) -> bool {
     job.policy.exits == Some(Exits::Pai) && job.policy.success == Success::End
+}
+
+/// Calls `take` with the secrets of prerequisites: their keys and values.
+fn of_prerequisites(root: &Node, mut take: impl FnMut(&str, &str)) {
+    let prerequisites = root.child("prerequisites").map_or(&[][..], Node::one_or_many);
+    for (key, value) in prerequisites.iter().flat_map(Node::entries) {
+        let name = key.text().unwrap_or_default();
+        // The name of a user and of a registry are no secrets.
+        let (name, value) = if name == "auth" { ("password", value.child("password")) } else { (name, Some(value)) };
+        if let Some(value) = value {
+            Below::new(value).secrets(mask::is_secret(name), &mut |value| take(name, value));
+        }
+    }
 }
 
 /// Parameters and secrets. Of secrets that are masked, those that are used must be given again.

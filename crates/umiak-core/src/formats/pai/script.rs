@@ -36,6 +36,11 @@ pub(super) fn script(before: &[Part], commands: &str, after: &[Part]) -> String 
     script
 }
 
+/// True for a script whose parts are in single quotes.
+pub(super) fn has_parts(script: &str) -> bool {
+    script.strip_prefix(PROLOGUE).is_some_and(|rest| rest.starts_with("part="))
+}
+
 /// In single quotes: lines stay lines, and people read them in plans.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))

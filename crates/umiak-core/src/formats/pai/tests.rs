@@ -1,10 +1,10 @@
 mod mutated;
 mod tree;
 
-use crate::diag::Source;
+use crate::diag::{Code, Source};
 use crate::formats::document::{Document, Format};
 use crate::formats::settings::Settings;
-use crate::formats::{check, parse};
+use crate::formats::{check, convert, parse};
 use crate::model::{Contract, MinSucceeded, Success};
 
 const HEAD: &str = "protocolVersion: 2\nname: ddp\ntype: job\n";
@@ -375,4 +375,91 @@ fn roles_that_are_not_there() {
     };
     assert_eq!(deployed("Work_er"), [""; 0]);
     assert_eq!(deployed("worker"), ["a deployment names a task role `worker`, which the job does not have"]);
+}
+
+fn converted(source: &Source) -> String {
+    convert(source, &[], &Settings::default()).unwrap_or_else(|errors| panic!("{errors:#?}")).text
+}
+
+/// The native document has the same job: the conversion checks that itself.
+#[test]
+fn a_document_becomes_a_native_one() {
+    let path = "fixtures/documents/openpai/everything.yaml";
+    let source =
+        Source::new(path, include_str!("../../../../../fixtures/documents/openpai/everything.yaml").to_owned());
+    let text = converted(&source);
+    assert!(!text.contains("s3cret"), "{text}");
+    insta::assert_snapshot!(text);
+    let native = Source::new("native.yaml", text);
+    let checked = check(&native, &[], &Settings::default());
+    assert!(checked.needed.contains(&"token".to_owned()), "{:?}", checked.needed);
+    let told: Vec<&str> = checked.diagnostics.iter().map(|notice| notice.message.as_str()).collect();
+    assert_eq!(told, ["queue `prod` is not in `umiak.toml`"; 2]);
+    assert_eq!(converted(&native), native.text, "a native document stays as it is");
+}
+
+#[test]
+fn other_documents_become_native_ones() {
+    for text in [
+        include_str!("../../../../../fixtures/documents/openpai/full.yaml"),
+        include_str!("../../../../../fixtures/documents/openpai/anchors.yaml"),
+        include_str!("../../../../../fixtures/documents/openpai/least.yaml"),
+        include_str!("../../../../../examples/jobs/openpai.yaml"),
+    ] {
+        let native = Source::new("native.yaml", converted(&Source::new("job.yaml", text)));
+        let checked = check(&native, &[], &Settings::default());
+        assert!(checked.diagnostics.iter().all(|notice| notice.code == Code::F0050), "{:?}", checked.diagnostics);
+    }
+}
+
+#[test]
+fn parameters_are_inserted_where_they_cannot_be_kept() {
+    let text = "parameters: {a: it's, b: 1}\ntaskRoles:\n  worker: {NEEDS, commands: ['echo <% $parameters.a %> <% $parameters.b %>']}\nextras: {com.microsoft.pai.runtimeplugin: [{plugin: cmd, parameters: {preCommands: ['true']}}]}\n";
+    let text = converted(&document(&text.replace("NEEDS", NEEDS)));
+    assert!(text.contains("echo it'\\''s 1'\n") && !text.contains("params:"), "{text}");
+    assert!(text.contains("# The values of its parameters are inserted.\n"), "{text}");
+}
+
+#[test]
+fn a_conversion_that_would_differ_is_refused() {
+    let long = "w".repeat(64);
+    let source = document(&format!("taskRoles:\n  {long}: {{{NEEDS}, commands: ['true']}}\n"));
+    let errors = convert(&source, &[], &Settings::default()).unwrap_err();
+    assert!(errors[0].message.starts_with("no native document does the same"), "{errors:?}");
+    assert!(errors[0].rows[0].1.contains("is not a valid name for a role"), "{errors:?}");
+}
+
+#[test]
+fn errors_of_a_conversion_are_those_of_the_document() {
+    for text in ["taskRoles: {}\n", "taskRoles: [a]\nname: [\n", ""] {
+        let source = document(text);
+        let errors = convert(&source, &[], &Settings::default()).unwrap_err();
+        assert_eq!(errors, check(&source, &[], &Settings::default()).diagnostics, "{text}");
+    }
+    // Secrets that OpenPAI has masked are not needed.
+    let masked = document(&format!(
+        "secrets: '******'\ntaskRoles:\n  worker: {{{NEEDS}, commands: ['echo <% $secrets.a %>']}}\n"
+    ));
+    assert!(converted(&masked).contains("secrets:\n  a:\n"));
+    let given = [("lr".to_owned(), "0.5".to_owned())];
+    let source = document(&format!("parameters: {{lr: 1}}\ntaskRoles:\n  worker: {{{NEEDS}, commands: [x]}}\n"));
+    assert!(convert(&source, &given, &Settings::default()).unwrap().text.contains("params:\n  lr: 0.5\n"));
+}
+
+/// Thousands of names and secrets take a moment, not minutes.
+#[test]
+fn large_documents_are_converted() {
+    let lines = |line: fn(u32) -> String| (0..1000).map(line).collect::<String>();
+    let text = format!(
+        "parameters:\n{}secrets:\n{}taskRoles:\n  worker:\n    dockerImage: img\n    resourcePerInstance: {{cpu: 1, memoryMB: 1, gpu: 0}}\n    commands:\n{}",
+        lines(|n| format!("  p{n}: {n}\n")),
+        lines(|n| format!("  s{n}: Value-{n}-x\n")),
+        lines(|n| format!("    - a <% $parameters.p{n} %> <% $secrets.s{n} %> --token Word-{n}-y Value-{n}-x\n")),
+    );
+    let text = converted(&document(&text));
+    assert!(
+        text.contains("        a {{ p7 }} {{ s7 }} --token {{ token_") && !text.contains("Value-"),
+        "{}",
+        &text[..4000]
+    );
 }

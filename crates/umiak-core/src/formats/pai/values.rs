@@ -110,6 +110,11 @@ pub(super) struct Values<'n> {
 }
 
 impl Values<'_> {
+    /// The value of a full name, if it has one: that of the command line, else that of the document.
+    pub(super) fn known(&self, name: &str) -> Option<&str> {
+        self.given.get(name).map_or_else(|| self.written(name), |given| given.as_deref())
+    }
+
     /// The value of a full name in the document.
     pub(super) fn written(&self, name: &str) -> Option<&str> {
         match name.split_once('.')? {
@@ -125,7 +130,9 @@ pub(super) fn canonical(word: &str) -> String {
     word.replace('[', ".").replace(']', "")
 }
 
-const KINDS: [&str; 5] = ["$parameters", "$secrets", "$data", "$output", "$script"];
+pub(super) const PARAMETERS: &str = "$parameters";
+pub(super) const SECRET: &str = "$secrets";
+const KINDS: [&str; 5] = [PARAMETERS, SECRET, "$data", "$output", "$script"];
 
 impl Templates for Values<'_> {
     const OPEN: &'static str = "<%";
