@@ -128,6 +128,9 @@ pub struct ReplicaStatus {
     /// How we stopped this attempt, if we did.
     #[serde(skip)]
     pub(crate) stop_sent: Option<StopSent>,
+    /// Number of its first attempt in this attempt of the job.
+    #[serde(skip)]
+    pub(crate) first: u32,
 }
 
 /// The state of an attempt.
@@ -397,6 +400,7 @@ impl Status {
             past: Vec::new(),
             retries: Vec::new(),
             stop_sent: None,
+            first: FIRST_ATTEMPT,
         });
         self.replicas.last_mut().expect("it was just pushed")
     }
@@ -522,7 +526,8 @@ impl ReplicaStatus {
     /// Resets the replica to a new attempt, with at least this number. Numbers are never reused.
     fn renew(&mut self, attempt: u32) {
         let begun = self.stage != Stage::Waiting;
-        self.turn_to((self.attempt + u32::from(begun)).max(attempt));
+        self.first = (self.attempt + u32::from(begun)).max(attempt);
+        self.turn_to(self.first);
         self.retries.clear();
     }
 

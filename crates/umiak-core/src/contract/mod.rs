@@ -42,6 +42,8 @@ pub struct View<'a> {
     /// The number of the attempt, from 1, and the maximum number of restarts.
     pub attempt: u32,
     pub max_restarts: u32,
+    /// Restarts of this replica in this attempt of the job.
+    pub retries: u32,
     /// `POD_NAME`.
     pub pod_name: &'a str,
     /// An absolute path.

@@ -161,6 +161,7 @@ pub(crate) mod tests {
             job: &JOB,
             slot: Slot { role: 0, index: 0 },
             job_attempt: 1,
+            retries: 0,
             attempt: 1,
             max_restarts: 3,
             pod_name: "abcdef",

@@ -112,8 +112,6 @@ fn own(view: &View<'_>) -> Vec<Variable> {
     let role = &view.job.roles[view.slot.role as usize];
     let host = places.hosts[index as usize].to_string();
     let all = places.ports.iter().fold(String::new(), |all, ports| all + &ports.name + ":" + &ports.list(index) + ";");
-    // Restarts of this instance alone, also in earlier attempts of the whole job.
-    let retries = view.attempt.saturating_sub(view.job_attempt);
     let mut variables: Vec<Variable> = named(vec![
         ("PAI_CURRENT_TASK_ROLE_NAME", role.name.to_string()),
         ("PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", index.to_string()),
@@ -129,7 +127,7 @@ fn own(view: &View<'_>) -> Vec<Variable> {
         ("FC_TASKROLE_NAME", pai_name(role.name.as_str())),
         ("FC_TASK_INDEX", index.to_string()),
         ("FC_FRAMEWORK_ATTEMPT_ID", (view.job_attempt - FIRST_ATTEMPT).to_string()),
-        ("FC_TASK_ATTEMPT_ID", retries.to_string()),
+        ("FC_TASK_ATTEMPT_ID", view.retries.to_string()),
     ])
     .collect();
     for ports in &places.ports {

@@ -222,6 +222,12 @@ impl Machine {
         self.replicas.get(slot).number
     }
 
+    /// Restarts of the replica in this attempt of the job.
+    pub fn retries(&self, slot: Slot) -> u32 {
+        let replica = self.replicas.get(slot);
+        replica.number.saturating_sub(replica.first)
+    }
+
     /// How often replicas were visited so far. For tests: visits per event do not grow with the job.
     pub fn visits(&self) -> u64 {
         self.replicas.visits()

@@ -279,7 +279,7 @@ pub(super) mod tests {
     fn variables(plan: &Plan, slot: Slot) -> BTreeMap<String, String> {
         let device = Device { label: "3".into(), position: 0 };
         let given = Given { devices: vec![device], cpus: Vec::new() };
-        let process = plan.process(&Attempt { slot, number: 2, of_job: 1, given: &given });
+        let process = plan.process(&Attempt { slot, number: 2, of_job: 1, retries: 1, given: &given });
         plan.common.iter().cloned().chain(process.env).collect()
     }
 

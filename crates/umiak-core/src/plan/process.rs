@@ -18,6 +18,8 @@ pub struct Attempt<'a> {
     pub number: u32,
     /// Of the whole job, from 1.
     pub of_job: u32,
+    /// Restarts of the replica in this attempt of the job.
+    pub retries: u32,
     /// Devices and CPUs from the pool, if the job uses one.
     pub given: &'a Given,
 }
@@ -108,7 +110,7 @@ impl Plan {
         let given = Given { devices, cpus: Vec::new() };
         self.variables(
             replica,
-            &Attempt { slot: replica.slot, number: self.attempt, of_job: self.attempt, given: &given },
+            &Attempt { slot: replica.slot, number: self.attempt, of_job: self.attempt, retries: 0, given: &given },
         )
     }
 
@@ -126,6 +128,7 @@ impl Plan {
             slot: replica.slot,
             job_attempt: attempt.of_job,
             attempt: attempt.number,
+            retries: attempt.retries,
             max_restarts: role.restart.rule.max.max(self.job.policy.restart.max),
             pod_name: self.options.pod_name.as_deref().unwrap_or(&replica.name),
             log_dir: dir.as_deref().unwrap_or(self.logs.dir()),

@@ -152,8 +152,8 @@ impl Driver {
                 self.core.now.waiting.push(*id);
                 continue;
             };
-            let of_job = self.core.machine.attempt();
-            let attempt = plan::Attempt { slot: id.slot, number: id.attempt, of_job, given: &given };
+            let (of_job, retries) = (self.core.machine.attempt(), self.core.machine.retries(id.slot));
+            let attempt = plan::Attempt { slot: id.slot, number: id.attempt, of_job, retries, given: &given };
             let mut process = self.core.plan.process(&attempt);
             process.is_secret = process.shell_line().is_some_and(|line| secrets::are_in(&line.to_string_lossy()));
             process.inherit_stdin = match self.core.now.console.stdin {

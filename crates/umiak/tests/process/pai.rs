@@ -12,7 +12,7 @@ use umiak_core::model::{Job, MinSucceeded};
 use umiak_testkit::components::Component::{Corpus, Netns, Torch};
 use umiak_testkit::components::corpus;
 use umiak_testkit::net::Network;
-use umiak_testkit::sandbox::{Outcome, Sandbox};
+use umiak_testkit::sandbox::{Outcome, Running, Sandbox};
 use umiak_testkit::suite::Suite;
 
 use crate::frameworks::{example, train, train_on, virtual_environment, watched};
@@ -23,6 +23,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pai::variables", &[], variables)
         .test("pai::one_bash_runs_the_commands", &[], one_bash)
         .test("pai::plugins_run_around_the_commands", &[], plugins)
+        .test("pai::attempts_are_counted_anew_after_a_job_retry", &[], attempts)
         .test("pai::completion", &[], completion)
         .test("pai::secrets_are_nowhere", &[], secrets)
         .test("pai::the_seeds_snippet_trains_by_spawn", &[Torch], trains_by_spawn)
@@ -205,6 +206,31 @@ fn plugins() {
         outcome.expect_code(code);
         assert_eq!(outcome.out().split_whitespace().collect::<Vec<_>>().join(" "), out, "{commands}");
     }
+}
+
+/// An instance is restarted alone, then the job fails and starts again: the numbers of instances begin at 0 again, also
+/// for a supervisor that takes over.
+fn attempts() {
+    let sandbox = Sandbox::new();
+    let document = format!(
+        "{HEAD}jobRetryCount: 1\ntaskRoles:\n  w: {{instances: 2, taskRetryCount: 1, {NEEDS}, commands: ['echo $FC_FRAMEWORK_ATTEMPT_ID.$FC_TASK_ATTEMPT_ID >> $PAI_TASK_INDEX', '[ $PAI_TASK_INDEX = 0 ] || sleep 60', '[ $(wc -l < 0) -ge 4 ] || exit 1', touch up, sleep 60]}}\nextras: {{gangAllocation: false}}\n"
+    );
+    sandbox.write("job.yaml", &document);
+    let wait = |running: &Running<'_>, first: &str, second: &str| {
+        let said =
+            |name: &str| sandbox.read_if_there(name).map(|text| String::from_utf8_lossy(&text).replace('\n', " "));
+        running.wait_until("both run", || sandbox.path().join("up").exists() && said("1").as_deref() == Some(second));
+        assert_eq!(said("0").as_deref(), Some(first));
+    };
+    let running = sandbox.umiak(["run", "job.yaml"]).start();
+    wait(&running, "0.0 0.1 1.0 1.1 ", "0.0 1.0 ");
+    running.signal(9);
+    running.finish();
+    std::fs::remove_file(sandbox.path().join("up")).expect("it was made");
+    let resumed = sandbox.umiak(["resume", "1"]).start();
+    wait(&resumed, "0.0 0.1 1.0 1.1 1.2 ", "0.0 1.0 1.1 ");
+    resumed.signal(15);
+    resumed.finish();
 }
 
 /// The rules of completion, each with a job of its own.

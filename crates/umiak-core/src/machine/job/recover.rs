@@ -37,7 +37,7 @@ impl Machine {
         for slot in self.replicas.slots() {
             match status.replica(&self.replica_name(slot)) {
                 Some(replica) => self.recover_replica(slot, replica, again, adopted),
-                None => self.replicas.change(slot, |replica| replica.number = attempt),
+                None => self.replicas.change(slot, |replica| (replica.number, replica.first) = (attempt, attempt)),
             }
         }
     }
@@ -50,7 +50,8 @@ impl Machine {
         adopted: &dyn Fn(AttemptId) -> bool,
     ) {
         self.replicas.change(slot, |own| {
-            (own.number, own.begun) = (replica.attempt, replica.stage != Stage::Waiting);
+            (own.number, own.first) = (replica.attempt, replica.first);
+            own.begun = replica.stage != Stage::Waiting;
         });
         let of = |scope: Scope| {
             let times = |blame: Blame| {

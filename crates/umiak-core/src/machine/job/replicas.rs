@@ -19,6 +19,8 @@ pub(super) struct Replica {
     pub(super) attempt: Attempt,
     /// Number of the attempt, from [`FIRST_ATTEMPT`]. Never reused.
     pub(super) number: u32,
+    /// Number of its first attempt in this attempt of the job.
+    pub(super) first: u32,
     /// True once the attempt of that number has been announced.
     pub(super) begun: bool,
     /// True if it listens on all its ports.
@@ -48,6 +50,7 @@ impl Replica {
         Self {
             attempt: Attempt::Waiting,
             number,
+            first: number,
             begun: false,
             ready: false,
             timed_out: None,

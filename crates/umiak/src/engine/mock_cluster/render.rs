@@ -87,7 +87,13 @@ mod tests {
             place(&submission, RunPlace { run, user: "li".into(), cpus: 4, tasks, scratch, attached: false }, granted);
         let start = |slot| {
             let given = Given::default();
-            let process = plan.process(&Attempt { slot, number: FIRST_ATTEMPT, of_job: FIRST_ATTEMPT, given: &given });
+            let process = plan.process(&Attempt {
+                slot,
+                number: FIRST_ATTEMPT,
+                of_job: FIRST_ATTEMPT,
+                retries: 0,
+                given: &given,
+            });
             Start { id: AttemptId { step: StepIndex(0), slot, attempt: FIRST_ATTEMPT }, process, bound: false }
         };
         let starts: Vec<Start> = plan.replicas.iter().map(|replica| start(replica.slot)).collect();
