@@ -35,6 +35,8 @@ pub struct View<'a> {
     pub roles: &'a [RolePlaces],
     pub options: &'a Options,
     pub job: &'a Job,
+    /// The id of the run; empty if there is none.
+    pub run: &'a str,
     /// This replica.
     pub slot: Slot,
     /// The number of the whole job's attempt, from 1.

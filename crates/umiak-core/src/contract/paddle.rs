@@ -159,6 +159,7 @@ pub(crate) mod tests {
             roles: &[],
             options,
             job: &JOB,
+            run: "",
             slot: Slot { role: 0, index: 0 },
             job_attempt: 1,
             retries: 0,

@@ -122,13 +122,8 @@ fn own(view: &View<'_>) -> Vec<Variable> {
         ("PAI_CONTAINER_HOST_PORT", first(places, HTTP, index)),
         ("PAI_CONTAINER_SSH_PORT", first(places, "ssh", index)),
         ("PAI_CONTAINER_HOST_PORT_LIST", all),
-        ("FC_FRAMEWORK_NAMESPACE", "default".to_owned()),
-        ("FC_FRAMEWORK_NAME", view.job.name.to_string()),
-        ("FC_TASKROLE_NAME", pai_name(role.name.as_str())),
-        ("FC_TASK_INDEX", index.to_string()),
-        ("FC_FRAMEWORK_ATTEMPT_ID", (view.job_attempt - FIRST_ATTEMPT).to_string()),
-        ("FC_TASK_ATTEMPT_ID", view.retries.to_string()),
     ])
+    .chain(controlled(view, &pai_name(role.name.as_str())))
     .collect();
     for ports in &places.ports {
         variables.push((format!("PAI_CONTAINER_HOST_{}_PORT_LIST", ports.name), ports.list(index)));
@@ -138,4 +133,30 @@ fn own(view: &View<'_>) -> Vec<Variable> {
         variables.push(("CUDA_VISIBLE_DEVICES".to_owned(), String::new()));
     }
     variables
+}
+
+/// The variables of OpenPAI's controller. Its ids are made of the run, the attempt of the job, and the instance.
+fn controlled(view: &View<'_>, role: &str) -> impl Iterator<Item = Variable> {
+    let (job, run, index) = (view.job.name.as_str(), view.run, view.slot.index);
+    let (of_job, of_task) = (view.job_attempt - FIRST_ATTEMPT, view.retries);
+    let attempt = format!("{run}-{of_job}");
+    let task = format!("{attempt}-{role}-{index}");
+    let pod = format!("{task}-{of_task}");
+    named(vec![
+        ("FC_FRAMEWORK_NAMESPACE", "default".to_owned()),
+        ("FC_FRAMEWORK_NAME", job.to_owned()),
+        ("FC_FRAMEWORK_UID", run.to_owned()),
+        ("FC_FRAMEWORK_ATTEMPT_ID", of_job.to_string()),
+        ("FC_FRAMEWORK_ATTEMPT_INSTANCE_UID", format!("{of_job}_{attempt}")),
+        ("FC_CONFIGMAP_NAME", format!("{job}-attempt")),
+        ("FC_CONFIGMAP_UID", attempt.clone()),
+        ("FC_TASKROLE_NAME", role.to_owned()),
+        ("FC_TASKROLE_UID", format!("{attempt}-{role}")),
+        ("FC_TASK_INDEX", index.to_string()),
+        ("FC_TASK_UID", task),
+        ("FC_TASK_ATTEMPT_ID", of_task.to_string()),
+        ("FC_TASK_ATTEMPT_INSTANCE_UID", format!("{of_task}_{pod}")),
+        ("FC_POD_NAME", format!("{job}-{role}-{index}")),
+        ("FC_POD_UID", pod),
+    ])
 }

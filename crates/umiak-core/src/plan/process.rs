@@ -125,6 +125,7 @@ impl Plan {
             roles: self.places(),
             options: &self.options,
             job: &self.job,
+            run: self.run.as_deref().unwrap_or_default(),
             slot: replica.slot,
             job_attempt: attempt.of_job,
             attempt: attempt.number,

@@ -164,6 +164,11 @@ fn variables() {
         ("PAI_WORK_DIR", sandbox.path().to_str().expect("UTF-8")),
         ("FC_FRAMEWORK_ATTEMPT_ID", "0"),
         ("FC_TASKROLE_NAME", "ps1"),
+        ("FC_POD_NAME", "job-ps1-1"),
+        ("FC_POD_UID", "run-000001-0-ps1-1-0"),
+        ("FC_TASK_UID", "run-000001-0-ps1-1"),
+        ("FC_TASK_ATTEMPT_INSTANCE_UID", "0_run-000001-0-ps1-1-0"),
+        ("FC_FRAMEWORK_ATTEMPT_INSTANCE_UID", "0_run-000001-0"),
         ("NVIDIA_VISIBLE_DEVICES", "none"),
     ] {
         assert_eq!(one.get(name).map(String::as_str), Some(value), "{name}");
