@@ -1,15 +1,27 @@
-//! `docs/reference/job.md`: every key of a native document, from the table that parses it.
+//! Every key of the documents that umiak reads, from the tables that parse them: `docs/reference/job.md` for native
+//! documents.
 
 use std::fmt::Write as _;
 
-use umiak_core::formats::native::keys::{KeyKind, TABLES, UNLIMITED};
+use umiak_core::formats::native::keys::{KeyKind, TABLES, Table, UNLIMITED};
+use umiak_core::formats::pai::keys;
 
 use super::HEADER;
 use crate::markdown::{code, codes, table};
 
 pub(super) fn page() -> String {
-    let mut text = format!("{HEADER}# Job documents\n{INTRODUCTION}");
-    for part in TABLES {
+    format!("{HEADER}# Job documents\n{INTRODUCTION}{}{SETTINGS}", tables(TABLES))
+}
+
+/// `docs/reference/openpai.md`: every key of a document of OpenPAI.
+pub(super) fn openpai() -> String {
+    format!("{HEADER}# Documents of OpenPAI\n{OPENPAI}{}", tables(keys::TABLES))
+}
+
+/// A section for each table of keys.
+fn tables(tables: &[&Table]) -> String {
+    let mut text = String::new();
+    for part in tables {
         let _ = write!(text, "\n## {}\n\n{}\n\n", part.title, part.help);
         text += &table(
             &["key", "value", "default", "meaning", "example"],
@@ -18,8 +30,16 @@ pub(super) fn page() -> String {
             }),
         );
     }
-    text + SETTINGS
+    text
 }
+
+const OPENPAI: &str = "
+What umiak does with each key of a job of OpenPAI (`protocolVersion: 2`). The [guide](../guide/openpai.md) describes how to run
+such jobs; `umiak convert FILE` prints the [native document](job.md) that does the same.
+
+- Keys that OpenPAI does not accept are errors, with the nearest name. An empty key counts as omitted.
+- `<% $parameters.name %>` and the like are filled in commands.
+";
 
 const INTRODUCTION: &str = "
 A native document is YAML and starts with `umiak: v1`. `umiak lint FILE` reports all errors in a document with their
@@ -77,6 +97,10 @@ fn value(kind: &KeyKind) -> String {
         KeyKind::Ports(_) => "mapping of names to numbers or ports".to_owned(),
         KeyKind::StartAfter(_) => "name, mapping, or list".to_owned(),
         KeyKind::Mapping(_) => "mapping".to_owned(),
+        KeyKind::Maps(_) => "list of mappings".to_owned(),
+        KeyKind::Lines => "list of texts".to_owned(),
+        KeyKind::Counts => "mapping of names to numbers".to_owned(),
+        KeyKind::Any => "any content".to_owned(),
     }
 }
 

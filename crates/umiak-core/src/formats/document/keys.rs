@@ -20,7 +20,7 @@ pub enum KeyKind {
     /// One line or several.
     Text,
     /// A whole number in these bounds.
-    Number(u32, u32),
+    Number(i64, i64),
     Bool,
     Duration,
     Cpu,
@@ -47,6 +47,14 @@ pub enum KeyKind {
     /// A role name, a mapping, or a list of them.
     StartAfter(&'static Table),
     Mapping(&'static Table),
+    /// A list of mappings.
+    Maps(&'static Table),
+    /// A list of texts.
+    Lines,
+    /// Names to whole numbers.
+    Counts,
+    /// Any content.
+    Any,
 }
 
 /// A mapping with fixed keys.

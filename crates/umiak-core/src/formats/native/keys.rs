@@ -192,7 +192,7 @@ pub static ROLE: Table = Table {
     title: "A role",
     help: "A group of replicas that run the same command.",
     keys: &[
-        key("replicas", KeyKind::Number(1, MAX_REPLICAS), "`1`", "Number of replicas.", "4"),
+        key("replicas", KeyKind::Number(1, MAX_REPLICAS as i64), "`1`", "Number of replicas.", "4"),
         key(
             "command",
             KeyKind::Command,
@@ -321,7 +321,7 @@ pub static COMPLETION: Table = Table {
     keys: &[
         key(
             "min_failed",
-            KeyKind::Number(0, MAX_REPLICAS),
+            KeyKind::Number(0, MAX_REPLICAS as i64),
             "`1`",
             "Number of failed replicas that fails the role. With 0, failures never do: the role succeeds when all replicas have ended, even if all of them failed.",
             "1",
@@ -340,7 +340,7 @@ pub static PORT: Table = Table {
     title: "A port",
     help: "Ports of one name; a plain number means `count`.",
     keys: &[
-        key("count", KeyKind::Number(1, MAX_PORTS as u32), "`1`", "Number of free ports.", "1"),
+        key("count", KeyKind::Number(1, MAX_PORTS as i64), "`1`", "Number of free ports.", "1"),
         key("port", KeyKind::Number(1, 65535), "a free one", "Fixed port, on the replica's own address.", "8080"),
     ],
 };

@@ -112,6 +112,10 @@ fn of(kind: &KeyKind) -> Value {
             let one = json!({"anyOf": [{"type": "string"}, reference(table)]});
             json!({"anyOf": [one, {"type": "array", "items": one}]})
         }
+        KeyKind::Maps(table) => json!({"type": "array", "items": reference(table)}),
+        KeyKind::Lines => json!({"type": "array", "items": {"$ref": "#/$defs/scalar"}}),
+        KeyKind::Counts => json!({"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}),
+        KeyKind::Any => json!({}),
         KeyKind::Mapping(table) => {
             let table = reference(table);
             json!({"anyOf": [table]})

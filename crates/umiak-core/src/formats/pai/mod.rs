@@ -3,13 +3,13 @@
 //! | step | module |
 //! |---|---|
 //! | parameters and secrets, for the templates | `values` |
-//! | tree to the document as written | `raw`, by the names in `keys` |
+//! | tree to the document as written | `raw`, by the tables in [`keys`] |
 //! | that to the model | `lower` |
 //! | commands and plugins to one script | `script` |
 //! | the job as a native document | `convert` |
 
 mod convert;
-mod keys;
+pub mod keys;
 mod lower;
 mod raw;
 mod script;

@@ -2,14 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::keys;
+use super::keys::{self, MAX_INSTANCES, MAX_RETRIES, PREREQUISITES};
 use crate::diag::{Code, Diagnostic, Span};
 use crate::formats::document::reader::{At, Entries, NameRule, Reader};
 use crate::formats::document::tree::{Node, Value, shortened};
 use crate::model::pai_name;
 
-const MAX_INSTANCES: u32 = 10_000;
-const MAX_RETRIES: u32 = 1_000_000;
 const MAX_NAME: usize = 255;
 
 #[derive(Debug, Default)]
@@ -142,7 +140,7 @@ const IDENTIFIER: &[NameRule] = &[
 ];
 
 pub(super) fn document<'n>(reader: &mut Reader<'_>, root: &'n Node) -> RawJob<'n> {
-    let Some(entries) = reader.entries("the document", root, keys::DOCUMENT.iter().copied()) else {
+    let Some(entries) = reader.entries("the document", root, keys::DOCUMENT.names()) else {
         return RawJob::default();
     };
     let first = root.entries().first().map_or(root.at, |(key, value)| key.at.to(value.at));
@@ -156,9 +154,8 @@ pub(super) fn document<'n>(reader: &mut Reader<'_>, root: &'n Node) -> RawJob<'n
     }
     let name = entries.required(reader, "the document", "name", first);
     let name = name.and_then(|node| reader.text("`name`", node)).filter(|name| reader.name(name, "a job", JOB_NAME));
-    let defaults = entries
-        .get("defaults")
-        .and_then(|node| reader.open_entries("`defaults`", node, keys::DEFAULTS.iter().copied()));
+    let defaults =
+        entries.get("defaults").and_then(|node| reader.open_entries("`defaults`", node, keys::DEFAULTS.names()));
     RawJob {
         name,
         retries: entries
@@ -254,11 +251,11 @@ fn twice(reader: &mut Reader<'_>, what: String, second: Span, first: Span) {
 
 fn prerequisite<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawPrerequisite<'n>> {
     let what = "a prerequisite";
-    let kinds = ["dockerimage", "script", "output", "data"];
-    let entries = reader.open_entries(what, node, keys::PREREQUISITE.iter().copied())?;
-    let kind = entries.required(reader, what, "type", node.at).and_then(|node| reader.choice("`type`", node, &kinds));
+    let entries = reader.open_entries(what, node, keys::PREREQUISITE.names())?;
+    let kind =
+        entries.required(reader, what, "type", node.at).and_then(|node| reader.choice("`type`", node, PREREQUISITES));
     let is_image = kind.as_ref().is_some_and(|kind| kind.value == "dockerimage");
-    let entries = if is_image { reader.entries(what, node, keys::IMAGE.iter().copied())? } else { entries };
+    let entries = if is_image { reader.entries(what, node, keys::IMAGE.names())? } else { entries };
     let name = entries.required(reader, what, "name", node.at).and_then(|node| reader.text("`name`", node));
     let name = name.filter(|name| reader.name(name, what, JOB_NAME));
     version(reader, &entries);
@@ -268,9 +265,9 @@ fn prerequisite<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawPrereq
     let uri = match kind.as_ref()?.value {
         "dockerimage" => {
             if let Some(auth) = entries.get("auth")
-                && let Some(auth) = reader.entries("`auth`", auth, keys::AUTH.iter().copied())
+                && let Some(auth) = reader.entries("`auth`", auth, keys::AUTH.names())
             {
-                for key in keys::AUTH {
+                for key in keys::AUTH.names() {
                     auth.read(reader, key, Reader::text);
                 }
             }
@@ -312,22 +309,21 @@ fn roles<'n>(reader: &mut Reader<'_>, entries: &Entries<'n>, first: Span) -> Vec
 fn role<'n>(reader: &mut Reader<'_>, name: At<String>, node: &'n Node) -> Option<RawRole<'n>> {
     reader.name(&name, "a task role", IDENTIFIER);
     let what = format!("task role `{}`", shortened(&name.value));
-    let entries = reader.entries(&what, node, keys::ROLE.iter().copied())?;
+    let entries = reader.entries(&what, node, keys::ROLE.names())?;
     version(reader, &entries);
     let retries =
         |reader: &mut Reader<'_>, what: &str, node: &Node| reader.number(what, node, -2, i64::from(MAX_RETRIES));
     let least =
         |reader: &mut Reader<'_>, what: &str, node: &Node| reader.number(what, node, -1, i64::from(MAX_INSTANCES));
     let completion = entries.get("completion");
-    let completion = completion.and_then(|node| reader.entries("`completion`", node, keys::COMPLETION.iter().copied()));
+    let completion = completion.and_then(|node| reader.entries("`completion`", node, keys::COMPLETION.names()));
     let completion = |reader: &mut Reader<'_>, key: &str| completion.as_ref()?.read(reader, key, least);
     let container = entries.get("extraContainerOptions");
-    let container = container
-        .and_then(|node| reader.open_entries("`extraContainerOptions`", node, keys::CONTAINER.iter().copied()));
+    let container =
+        container.and_then(|node| reader.open_entries("`extraContainerOptions`", node, keys::CONTAINER.names()));
     let resources = entries.required(reader, &what, "resourcePerInstance", name.at);
     let resources_at = entries.key("resourcePerInstance").unwrap_or(name.at);
-    let resources =
-        resources.and_then(|node| reader.entries("`resourcePerInstance`", node, keys::RESOURCES.iter().copied()));
+    let resources = resources.and_then(|node| reader.entries("`resourcePerInstance`", node, keys::RESOURCES.names()));
     let amount = |reader: &mut Reader<'_>, key: &str, most: u32| {
         let resources = resources.as_ref()?;
         let node = resources.required(reader, "`resourcePerInstance`", key, resources_at)?;
@@ -399,7 +395,7 @@ fn deployments<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Named<RawDeployme
 
 fn deployment<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawDeployment<'n>> {
     let what = "a deployment";
-    let entries = reader.entries(what, node, keys::DEPLOYMENT.iter().copied())?;
+    let entries = reader.entries(what, node, keys::DEPLOYMENT.names())?;
     let name = entries.required(reader, what, "name", node.at).and_then(|node| reader.text("`name`", node));
     let name = name.filter(|name| reader.name(name, what, JOB_NAME));
     let mut roles = Vec::new();
@@ -410,7 +406,7 @@ fn deployment<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawDeployme
         }
         for (role, node) in named.unwrap_or_default() {
             let what = format!("role `{}` of a deployment", shortened(&role.value));
-            let Some(entries) = reader.entries(&what, node, keys::DEPLOYED_ROLE.iter().copied()) else { continue };
+            let Some(entries) = reader.entries(&what, node, keys::DEPLOYED_ROLE.names()) else { continue };
             let mut part = |key: &str| entries.get(key).map(|node| lines(reader, &format!("`{key}`"), node));
             let (before, after) = (part("preCommands"), part("postCommands"));
             roles.push(RawDeployed { role, before: before.unwrap_or_default(), after: after.unwrap_or_default() });
@@ -420,7 +416,7 @@ fn deployment<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawDeployme
 }
 
 fn extras<'n>(reader: &mut Reader<'_>, node: &'n Node) -> RawExtras<'n> {
-    let Some(entries) = reader.open_entries("`extras`", node, keys::EXTRAS.iter().copied()) else {
+    let Some(entries) = reader.open_entries("`extras`", node, keys::EXTRAS.names()) else {
         return RawExtras::default();
     };
     let mut extras = RawExtras {
@@ -443,7 +439,7 @@ fn extras<'n>(reader: &mut Reader<'_>, node: &'n Node) -> RawExtras<'n> {
 
 fn plugin<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<RawPlugin<'n>> {
     let what = "a plugin";
-    let entries = reader.entries(what, node, keys::PLUGIN.iter().copied())?;
+    let entries = reader.entries(what, node, keys::PLUGIN.names())?;
     let policy = entries.read(reader, "failurePolicy", failure_policy);
     let roles = entries.get("taskroles").map(|node| words(reader, "`taskroles`", node));
     let plugin = RawPlugin {
@@ -474,7 +470,7 @@ fn with_commands<'n>(reader: &mut Reader<'_>, mut plugin: RawPlugin<'n>, paramet
 fn commands<'n>(reader: &mut Reader<'_>, node: &'n Node) -> (Vec<&'n Node>, Vec<&'n Node>) {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let what = "the parameters of `cmd`";
-    let Some(entries) = reader.open_entries(what, node, keys::COMMANDS.iter().copied()) else {
+    let Some(entries) = reader.open_entries(what, node, keys::COMMANDS.names()) else {
         return (before, after);
     };
     if let (Some(at), true) =
@@ -498,7 +494,7 @@ fn commands<'n>(reader: &mut Reader<'_>, node: &'n Node) -> (Vec<&'n Node>, Vec<
 /// The event of a callback, and its commands.
 fn callback<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<(&'static str, Vec<&'n Node>)> {
     let what = "a callback";
-    let entries = reader.entries(what, node, keys::CALLBACK.iter().copied())?;
+    let entries = reader.entries(what, node, keys::CALLBACK.names())?;
     let event = entries.required(reader, what, "event", node.at);
     let event = event.and_then(|node| reader.choice("`event`", node, &["taskStarts", "taskSucceeds"]));
     let commands = entries.required(reader, what, "commands", node.at);

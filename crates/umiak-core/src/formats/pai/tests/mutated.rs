@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::super::keys;
 use super::tree::{Entry, Tree};
 use crate::diag::{Code, Diagnostic, Severity, Source};
+use crate::formats::document::keys::Table;
 use crate::formats::document::tree::{Scalar, ScalarKind};
 use crate::formats::settings::Settings;
 use crate::formats::{check, document};
@@ -120,24 +121,31 @@ const RULES: &[(&str, Shape, bool)] = &[
 ];
 
 /// Mappings with fixed keys, by their place, and whether they may have others.
-const TABLES: &[(&str, &[&str], bool)] = &[
-    ("", keys::DOCUMENT, false),
-    ("prerequisites/*", keys::PREREQUISITE, true),
-    ("prerequisites/image", keys::IMAGE, false),
-    ("prerequisites/image/auth", keys::AUTH, false),
-    ("prerequisites/code/callbacks/*", keys::CALLBACK, false),
-    ("taskRoles/*", keys::ROLE, false),
-    ("taskRoles/*/completion", keys::COMPLETION, false),
-    ("taskRoles/*/resourcePerInstance", keys::RESOURCES, false),
-    ("taskRoles/*/extraContainerOptions", keys::CONTAINER, true),
-    ("deployments/*", keys::DEPLOYMENT, false),
-    ("deployments/*/taskRoles/*", keys::DEPLOYED_ROLE, false),
-    ("defaults", keys::DEFAULTS, true),
-    ("extras", keys::EXTRAS, true),
-    ("extras/com.microsoft.pai.runtimeplugin/*", keys::PLUGIN, false),
-    ("extras/com.microsoft.pai.runtimeplugin/cmd/parameters", &["preCommands", "postCommands"], true),
-    ("prerequisites/code", &["callbacks", "failurePolicy"], true),
+static TABLES: [(&str, &Table, bool); 14] = [
+    ("", &keys::DOCUMENT, false),
+    ("prerequisites/*", &keys::PREREQUISITE, true),
+    ("prerequisites/image", &keys::IMAGE, false),
+    ("prerequisites/image/auth", &keys::AUTH, false),
+    ("prerequisites/code/callbacks/*", &keys::CALLBACK, false),
+    ("taskRoles/*", &keys::ROLE, false),
+    ("taskRoles/*/completion", &keys::COMPLETION, false),
+    ("taskRoles/*/resourcePerInstance", &keys::RESOURCES, false),
+    ("taskRoles/*/extraContainerOptions", &keys::CONTAINER, true),
+    ("deployments/*", &keys::DEPLOYMENT, false),
+    ("deployments/*/taskRoles/*", &keys::DEPLOYED_ROLE, false),
+    ("defaults", &keys::DEFAULTS, true),
+    ("extras", &keys::EXTRAS, true),
+    ("extras/com.microsoft.pai.runtimeplugin/*", &keys::PLUGIN, false),
 ];
+
+/// The same with the names of the keys, and mappings whose keys are those of several.
+fn tables() -> Vec<(&'static str, Vec<&'static str>, bool)> {
+    let own = [
+        ("extras/com.microsoft.pai.runtimeplugin/cmd/parameters", vec!["preCommands", "postCommands"], true),
+        ("prerequisites/code", vec!["callbacks", "failurePolicy"], true),
+    ];
+    TABLES.iter().map(|(place, table, is_open)| (*place, table.names().collect(), *is_open)).chain(own).collect()
+}
 
 /// The document that has every key. Items of lists are named by their `name` or `plugin`.
 fn full() -> Tree {
@@ -265,13 +273,34 @@ fn the_full_document_has_every_key() {
     for (pattern, ..) in RULES {
         assert!(paths.iter().any(|path| is_at(path, pattern)), "nothing at {pattern}");
     }
-    for (table, names, _) in TABLES {
-        for name in *names {
-            let pattern = if table.is_empty() { (*name).to_owned() } else { format!("{table}/{name}") };
+    for (table, names, _) in tables() {
+        for name in names {
+            let pattern = if table.is_empty() { name.to_owned() } else { format!("{table}/{name}") };
             let found = paths.iter().find(|path| is_at(path, &pattern));
             let found = found.unwrap_or_else(|| panic!("nothing at {pattern}"));
             assert!(rule(found).is_some(), "no rule for {found}");
         }
+    }
+}
+
+/// The examples of the reference page. Names in them may be unknown here.
+#[test]
+fn every_example() {
+    let tree = full();
+    let places: Vec<(String, Vec<usize>)> =
+        tree.places().into_iter().map(|place| (path(&tree, &place), place)).collect();
+    for (table, key) in TABLES.iter().flat_map(|(place, table, _)| table.keys.iter().map(move |key| (*place, key))) {
+        assert!(key.help.ends_with('.'), "{}", key.name);
+        let pattern = if table.is_empty() { key.name.to_owned() } else { format!("{table}/{}", key.name) };
+        // An image has a table of its own.
+        let is_it = |path: &str| is_at(path, &pattern) && path.contains("/image/") == pattern.contains("/image/");
+        let (_, place) = places.iter().find(|(path, _)| is_it(path)).expect("the document has every key");
+        let mut tree = tree.clone();
+        *tree.at(place) = Entry::raw(key.name, key.example);
+        let (text, _) = tree.write(1);
+        let mut errors = read(&text).0;
+        errors.retain(|error| error.code != Code::F0017 && error.code != Code::F0030);
+        assert_eq!(errors, [], "{pattern}: {}\n{text}", key.example);
     }
 }
 
@@ -334,10 +363,10 @@ fn a_missing_key() {
 #[test]
 fn an_extra_key() {
     let mut trial = Trial::default();
-    let tree = full();
+    let (tree, tables) = (full(), tables());
     let places = tree.places().into_iter().map(|place| (path(&tree, &place), place)).chain([(String::new(), vec![])]);
     for (path, place) in places.collect::<Vec<_>>() {
-        let Some((_, names, is_open)) = TABLES.iter().rev().find(|(table, ..)| is_at(&path, table)) else { continue };
+        let Some((_, names, is_open)) = tables.iter().rev().find(|(table, ..)| is_at(&path, table)) else { continue };
         let misspelt = names.iter().map(|name| format!("{name}s"));
         for (at, name) in ["zzzz", "x-y", "ключ"].map(str::to_owned).into_iter().chain(misspelt).enumerate() {
             let mut tree = tree.clone();
