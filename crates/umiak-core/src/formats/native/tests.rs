@@ -443,7 +443,7 @@ fn every_role_key_is_in_the_full_example() {
 
 fn mutated() -> impl Strategy<Value = String> {
     let texts: Vec<String> =
-        ["good", "bad"].iter().flat_map(|kind| documents(kind)).map(|path| source(&path).text).collect();
+        ["good", "bad", "openpai"].iter().flat_map(|kind| documents(kind)).map(|path| source(&path).text).collect();
     let change =
         (any::<prop::sample::Index>(), any::<prop::sample::Index>(), "[a-z{}:,\"'\\[\\]&*|\\-0-9 \\n\\t角]{0,4}");
     (prop::sample::select(texts), prop::collection::vec(change, 1..6)).prop_map(|(text, changes)| {
