@@ -48,6 +48,16 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
+    /// The same with all its texts rewritten.
+    #[must_use]
+    pub fn rewritten(mut self, rewrite: &dyn Fn(&str) -> String) -> Self {
+        self.message = rewrite(&self.message);
+        self.labels = self.labels.into_iter().map(|label| label.rewritten(rewrite)).collect();
+        let texts = self.rows.iter_mut().map(|(_, text)| text).chain(&mut self.hints);
+        texts.for_each(|text| *text = rewrite(text));
+        self
+    }
+
     /// A failure of umiak itself: the operation and the reason.
     pub fn failed(doing: &str, error: &dyn std::fmt::Display) -> Self {
         Self::error(Code::L0016, format!("umiak could not {doing}")).row("reason", error.to_string())

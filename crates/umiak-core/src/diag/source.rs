@@ -1,6 +1,7 @@
 //! Sources, spans and labels: places in documents.
 
 use std::fmt;
+use std::ops::Range;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -109,7 +110,19 @@ pub struct Label {
     /// The line that contains `start`, without its line ending; a long one is cut around the mark.
     pub(super) line: String,
     /// Byte range in `line`.
-    pub(super) marked: std::ops::Range<usize>,
+    pub(super) marked: Range<usize>,
+}
+
+impl Label {
+    /// The same with its texts rewritten. The mark stays at its words.
+    #[must_use]
+    pub(super) fn rewritten(mut self, rewrite: &dyn Fn(&str) -> String) -> Self {
+        let Range { start, end } = self.marked;
+        let parts = [&self.line[..start], &self.line[start..end], &self.line[end..]].map(rewrite);
+        self.marked = parts[0].len()..parts[0].len() + parts[1].len();
+        (self.line, self.label) = (parts.concat(), rewrite(&self.label));
+        self
+    }
 }
 
 /// The serialised form of a label.

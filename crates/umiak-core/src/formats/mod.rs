@@ -25,9 +25,9 @@ pub fn parse(source: &Source, params: &[(String, String)], settings: &Settings) 
     }
     let Reading { job, masked, secrets, .. } = reading;
     let Some(job) = job.filter(|_| reader.errors.is_empty()) else {
-        return Err(reader.errors.into_sorted());
+        return Err(reader.into_diagnostics());
     };
-    Ok(Document { job, notices: reader.notices.into_vec(), masked, secrets })
+    Ok(Document { job, notices: reader.into_diagnostics(), masked, secrets })
 }
 
 /// Checks a document before a run: parameters without a value are not errors.
@@ -37,9 +37,8 @@ pub fn check(source: &Source, params: &[(String, String)], settings: &Settings) 
         Err(error) => return Checked { job: None, needed: Vec::new(), diagnostics: vec![error] },
     };
     let needed: Vec<String> = reading.needed.into_iter().map(|(name, _)| name).collect();
-    let Reader { errors, notices, .. } = reader;
-    let job = reading.job.filter(|_| errors.is_empty() && needed.is_empty());
-    Checked { job, needed, diagnostics: if errors.is_empty() { notices.into_vec() } else { errors.into_sorted() } }
+    let job = reading.job.filter(|_| reader.errors.is_empty() && needed.is_empty());
+    Checked { job, needed, diagnostics: reader.into_diagnostics() }
 }
 
 /// The native document that does the same as a document of any format, or all its errors.
@@ -51,17 +50,17 @@ pub fn convert(
     let one = |error| vec![error];
     let (format, Tree { root, errors }) = tree(source).map_err(one)?;
     let mut reader = Reader::new(source, errors);
+    reader.hide_secrets(&root);
     if format == Format::Native {
         native::read(&mut reader, root, params, settings);
         let converted = Converted { text: source.text.clone(), format };
-        return if reader.errors.is_empty() { Ok(converted) } else { Err(reader.errors.into_sorted()) };
+        return if reader.errors.is_empty() { Ok(converted) } else { Err(reader.into_diagnostics()) };
     }
     pai::read(&mut reader, &root, params);
-    let Reader { errors, notices, .. } = reader;
-    if !errors.is_empty() {
-        return Err(errors.into_sorted());
+    if !reader.errors.is_empty() {
+        return Err(reader.into_diagnostics());
     }
-    let notices = notices.into_vec();
+    let notices = reader.into_diagnostics();
     let mut why = Vec::new();
     // Where parameters cannot be kept without changing the job, their values are inserted.
     for kept in [true, false] {
@@ -98,6 +97,7 @@ fn read<'a>(
 ) -> Result<(Reader<'a>, Reading), Diagnostic> {
     let (format, Tree { root, errors }) = tree(source)?;
     let mut reader = Reader::new(source, errors);
+    reader.hide_secrets(&root);
     let reading = match format {
         Format::OpenPai => pai::read(&mut reader, &root, params),
         _ => native::read(&mut reader, root, params, settings),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::tree::{Node, Scalar, ScalarKind, Value, shortened};
 use crate::diag::{Code, Collected, Diagnostic, Source, Span, nearest};
 use crate::formats::units;
+use crate::mask::Known;
 
 /// A value and its position.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,6 +25,8 @@ pub(crate) struct Reader<'a> {
     pub(crate) source: &'a Source,
     pub(crate) errors: Collected,
     pub(crate) notices: Collected,
+    /// Values that its messages must not show.
+    pub(crate) hidden: Known,
 }
 
 /// The entries of a mapping with fixed keys, by name.
@@ -86,7 +89,21 @@ impl<'n> Entries<'n> {
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(source: &'a Source, errors: Collected) -> Self {
-        Self { source, errors, notices: Collected::default() }
+        Self { source, errors, notices: Collected::default(), hidden: Known::default() }
+    }
+
+    /// Hides every value below `secrets`, whatever its shape: a label shows the whole line of an error.
+    pub(crate) fn hide_secrets(&mut self, root: &Node) {
+        let secrets = root.entries().iter().filter(|(key, _)| key.text() == Some("secrets"));
+        secrets.for_each(|(_, value)| value.each_text(&mut |text| self.hidden.add(text)));
+    }
+
+    /// The errors, in the order of their positions; without errors, the notices.
+    pub(crate) fn into_diagnostics(self) -> Vec<Diagnostic> {
+        let Self { errors, notices, hidden, .. } = self;
+        let all = if errors.is_empty() { notices.into_vec() } else { errors.into_sorted() };
+        let rewrite = |text: &str| if hidden.are_in(text) { hidden.text(text) } else { text.to_owned() };
+        all.into_iter().map(|diagnostic| diagnostic.rewritten(&rewrite)).collect()
     }
 
     pub(crate) fn error(&mut self, code: Code, at: Span, message: impl Into<String>, label: impl Into<String>) {

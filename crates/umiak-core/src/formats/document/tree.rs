@@ -95,6 +95,15 @@ impl Node {
         found.map(|(_, value)| value).filter(|value| !value.is_null())
     }
 
+    /// Calls `take` with every text below this node, keys excluded.
+    pub(crate) fn each_text(&self, take: &mut dyn FnMut(&str)) {
+        match &self.value {
+            Value::Scalar(scalar) => take(&scalar.text),
+            Value::List(items) => items.iter().for_each(|item| item.each_text(take)),
+            Value::Map(entries) => entries.iter().for_each(|(_, value)| value.each_text(take)),
+        }
+    }
+
     /// The items of a list, or the node itself.
     pub(crate) fn one_or_many(&self) -> &[Node] {
         match &self.value {

@@ -463,3 +463,23 @@ fn large_documents_are_converted() {
         &text[..4000]
     );
 }
+
+/// Errors show whole lines.
+#[test]
+fn errors_do_not_show_secrets() {
+    for (head, secrets) in [
+        (HEAD, "{zwei: hunter2-hunter2, drei: pa55word-zzz, zwei: other-zzzz}"),
+        (HEAD, "[hunter2-hunter2, pa55word-zzz]"),
+        (HEAD, "{drei: pa55word-zzz, [x]: hunter2-hunter2}"),
+        ("umiak: v1\n", "{zwei: hunter2-hunter2, drei: pa55word-zzz, zwei: other-zzzz}"),
+    ] {
+        let source = Source::new("job.yaml", format!("{head}secrets: {secrets}\n"));
+        let errors = parse(&source, &[], &Settings::default()).expect_err("it has errors");
+        let line = source.text.lines().count();
+        assert!(errors.iter().any(|error| error.labels.iter().any(|label| label.start.line == line)), "{errors:?}");
+        for error in errors {
+            let text = error.to_plain();
+            assert!(!["hunter2", "pa55word", "other-zzzz"].iter().any(|secret| text.contains(secret)), "{text}");
+        }
+    }
+}
