@@ -6,7 +6,7 @@ use umiak_testkit::suite::Suite;
 
 pub(crate) fn register(suite: &mut Suite) {
     suite.test("hostile::memory_of_lint_is_bounded", &[], lint);
-    suite.test("hostile::memory_of_run_and_plan_is_bounded", &[], run_and_plan);
+    suite.test("hostile::memory_of_run_plan_and_convert_is_bounded", &[], run_and_plan);
     suite.test("hostile::more_errors_are_counted", &[], counted);
     suite.test("hostile::one_budget_for_aliases_and_parameters", &[], expansion);
 }
@@ -39,7 +39,7 @@ fn lint() {
 fn run_and_plan() {
     let sandbox = Sandbox::new();
     for document in documents(20_000) {
-        for words in [&["plan"][..], &["run", "--engine", "mock"]] {
+        for words in [&["plan"][..], &["convert"], &["run", "--engine", "mock"]] {
             bounded(&sandbox, document.name, &document.text, words);
         }
     }

@@ -197,6 +197,10 @@ fn lower_role(
     shelf: &Shelf<'_, '_>,
     filler: &mut Filler<'_, '_, '_>,
 ) -> Option<Role> {
+    let name = RoleName::new(role.name.value.clone());
+    let name = name.map_err(|error| {
+        reader.error(Code::F0014, role.name.at, "invalid name for the task role", error.why);
+    });
     let image = role.image.as_ref().and_then(|name| shelf.find(reader, name, Some("dockerimage")));
     let (before, after) = plugins(reader, raw, role, shelf, filler);
     let deployed_before = deployed.map(|deployed| &deployed.before[..]).unwrap_or_default();
@@ -228,7 +232,7 @@ fn lower_role(
         },
         completion: completion(reader, role),
         restart: RoleRestart { scope: Scope::Replica, rule: if gang { Restart::default() } else { restart(retries) } },
-        ..Role::new(RoleName::new(role.name.value.clone()).ok()?, role.instances)
+        ..Role::new(name.ok()?, role.instances)
     })
 }
 

@@ -399,6 +399,15 @@ fn a_document_becomes_a_native_one() {
 }
 
 #[test]
+fn a_role_with_a_name_that_is_too_long_is_not_dropped() {
+    let long = "w".repeat(201);
+    let source = document(&format!(
+        "taskRoles:\n  {long}: {{{NEEDS}, commands: ['true']}}\n  b: {{{NEEDS}, commands: ['true']}}\n"
+    ));
+    assert_eq!(errors(&source), ["8: invalid name for the task role"]);
+}
+
+#[test]
 fn other_documents_become_native_ones() {
     for text in [
         include_str!("../../../../../fixtures/documents/openpai/full.yaml"),
