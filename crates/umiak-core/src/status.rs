@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::facts::{
-    Began, Fact, Limit, Outcome, Planned, PlannedNode, Record, StopReason, Subject, Supervised, Verdict,
+    Began, Fact, Finding, Limit, Outcome, Planned, PlannedNode, Record, StopReason, Subject, Supervised, Verdict,
 };
 use crate::model::{Blame, Classed, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopSent, replica_parts};
 
@@ -53,11 +53,8 @@ pub struct Status {
     pub supervised_micros: u64,
     /// Why the job is being stopped, or was stopped.
     pub stopping: Option<StopReason>,
-    /// When the whole group was restarted.
-    pub restarts: Vec<u64>,
-    /// The restarts that were caused by a failure of the platform.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub platform_restarts: Vec<u64>,
+    /// When and why the whole group was restarted.
+    pub restarts: Vec<Restarted>,
     /// The verdict on the last failure of the whole group.
     pub verdict: Option<Verdict>,
     /// The number of the next record.
@@ -201,6 +198,34 @@ pub struct Past {
     pub ended: Option<Ended>,
 }
 
+/// The whole group was restarted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Restarted {
+    pub at: u64,
+    pub blame: Blame,
+    /// How long the next attempt waited.
+    pub delay_micros: u64,
+    /// The first cause of the failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<FirstCause>,
+}
+
+/// The replica that caused a failure, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct FirstCause {
+    pub replica: String,
+    pub exit: Exit,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classed: Option<Classed>,
+}
+
+impl FirstCause {
+    fn of(finding: &Finding) -> Self {
+        let Finding { subject, exit, classed, .. } = finding;
+        Self { replica: subject.replica.clone(), exit: exit.clone(), classed: classed.clone() }
+    }
+}
+
 /// A replica was restarted while others kept running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Retry {
@@ -299,12 +324,10 @@ impl Status {
                     self.next_attempt(subject, Retry { at, scope: *scope, blame: *blame });
                 }
             }
-            Fact::Restarting { attempt, blame, .. } => {
+            Fact::Restarting { attempt, blame, delay_micros, .. } => {
                 self.attempt = *attempt;
-                self.restarts.push(at);
-                if *blame == Blame::Platform {
-                    self.platform_restarts.push(at);
-                }
+                let cause = self.verdict.as_ref().and_then(|verdict| verdict.causes.first()).map(FirstCause::of);
+                self.restarts.push(Restarted { at, blame: *blame, delay_micros: *delay_micros, cause });
                 self.stopping = None;
                 self.pending = None;
                 self.handles.clear();
@@ -341,7 +364,6 @@ impl Status {
         if matches!(supervised.why, Began::Retried | Began::RetriedAll) {
             // A retry resets budgets and failures, also for later supervisors.
             self.restarts.clear();
-            self.platform_restarts.clear();
             self.supervised_before = self.supervised_micros;
             self.verdict = None;
             self.handles.clear();

@@ -105,6 +105,16 @@ impl ExitClass {
         }
     }
 
+    /// OpenPAI's word.
+    pub fn pai_word(self) -> &'static str {
+        match self {
+            Self::Permanent => "PERMANENT",
+            Self::Unknown => "UNKNOWN",
+            Self::Transient => "TRANSIENT",
+            Self::Conflict => "TRANSIENT_CONFLICT",
+        }
+    }
+
     /// Whether the program or the platform caused it.
     pub fn blame(self) -> Blame {
         match self {

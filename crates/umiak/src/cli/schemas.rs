@@ -12,6 +12,7 @@ use crate::views::errors::ReportedError;
 use crate::views::explanation::ExplainedRun;
 use crate::views::listing::RunListing;
 use crate::views::logs::LogLine;
+use crate::views::pai::PaiJob;
 use crate::views::run::ShownRun;
 use crate::views::stacks::SeenRun;
 
@@ -38,7 +39,8 @@ pub const SCHEMAS: &[FormatSchema] = &[
     FormatSchema { name: "ls", path: "schemas/ls.v1.json", text: of::<RunListing> },
     FormatSchema { name: "plan", path: "schemas/plan.v1.json", text: of::<Plan> },
     FormatSchema { name: "removed", path: "schemas/removed.v1.json", text: of::<RemovedRuns> },
-    FormatSchema { name: "show", path: "schemas/show.v2.json", text: of::<ShownRun> },
+    FormatSchema { name: "show", path: "schemas/show.v3.json", text: of::<ShownRun> },
+    FormatSchema { name: "show-pai", path: "schemas/show-pai.v1.json", text: of::<PaiJob> },
     FormatSchema { name: "stacks", path: "schemas/stacks.v1.json", text: of::<SeenRun> },
     FormatSchema { name: "stop", path: "schemas/stop.v2.json", text: of::<StoppedRuns> },
     FormatSchema { name: "wait", path: "schemas/wait.v1.json", text: of::<WaitedRuns> },

@@ -117,8 +117,8 @@ impl Driver {
             Scope::Replica => format!("{} restarts", first.replica),
             Scope::Role => format!("all of {} restart", replica_parts(&first.replica).0),
         };
-        let (delay, next) = (duration(delay), first.attempt);
-        self.core.say(|style| format!("{} {who} in {delay}, attempt {next}\n", style.mark(Mark::Restarted)));
+        let (when, next) = (soon(delay), first.attempt);
+        self.core.say(|style| format!("{} {who} {when}, attempt {next}\n", style.mark(Mark::Restarted)));
     }
 
     /// Reports a restart of the whole job, after its failed attempt was reported.
@@ -128,13 +128,13 @@ impl Driver {
             Some(of) => format!("attempt {attempt} of {of}"),
             None => format!("attempt {attempt}"),
         };
-        let delay = duration(delay);
+        let when = soon(delay);
         self.core.say(|style| {
             if style.plain {
-                let parts = [format!("in {delay}"), format!("{words} failed")];
+                let parts = [when, format!("{words} failed")];
                 style.progress("Restarting", &parts, &time_of_day())
             } else {
-                format!("{} {words} failed, restarting in {delay}\n", style.mark(Mark::Restarted))
+                format!("{} {words} failed, restarting {when}\n", style.mark(Mark::Restarted))
             }
         });
     }
@@ -316,4 +316,9 @@ impl Driver {
 pub(crate) fn short_signal(signal: i32) -> String {
     let name = signal_name(signal);
     name.split(' ').next().unwrap_or(&name).to_owned()
+}
+
+/// `in 4.2 s`, `now`.
+fn soon(delay: Duration) -> String {
+    if delay.is_zero() { "now".to_owned() } else { format!("in {}", duration(delay)) }
 }

@@ -210,7 +210,7 @@ fn tell(
     let how = match &finding.exit {
         _ if finding.clue.is_some() => finding.clue.as_ref().map(Clue::describe).unwrap_or_default(),
         _ if finding.stopped_while_ending => format!("failed after {ran}"),
-        exit @ (Exit::Spawn(_) | Exit::Unmet { .. }) => exit.describe(),
+        exit @ (Exit::Spawn(_) | Exit::Unmet { .. } | Exit::NoRoom { .. }) => exit.describe(),
         _ if finding.timed_out == Some(Limit::Hang) => format!("was stopped: the job made no progress, after {ran}"),
         _ if finding.timed_out == Some(Limit::Run) => {
             format!("was stopped: it ran longer than its `timeout`, for {ran}")

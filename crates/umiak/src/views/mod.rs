@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `standing` | the state of a run, and a run whose journal was read |
 //! | `listing` | runs, past and present: `ls` |
-//! | `run` | one run: `show` |
+//! | `run`, `pai` | one run: `show`, `show --as pai` |
 //! | `facts` | facts as text: `events` |
 //! | `codes` | an error code: `explain` |
 //! | `errors` | an error of `launch` and `run` as JSON |
@@ -22,6 +22,7 @@ pub(crate) mod explanation;
 pub(crate) mod facts;
 pub(crate) mod listing;
 pub(crate) mod logs;
+pub(crate) mod pai;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod stacks;

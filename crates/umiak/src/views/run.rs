@@ -61,7 +61,7 @@ impl ShownRun {
             status.roles = entry.roles.iter().map(role).collect();
         }
         Self {
-            v: 2,
+            v: 3,
             run: run.id(),
             status: standing.word().to_owned(),
             code: entry.code,
@@ -97,6 +97,9 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
     if status.attempt > FIRST_ATTEMPT {
         row("attempts", format!("{} of the whole job", status.attempt));
     }
+    if let Some(waits) = waits_for(status).filter(|_| matches!(standing, RunStanding::Is(_))) {
+        row("waits for", waits);
+    }
     row("directory", run.path().display().to_string());
     let tolerated = status.tolerated();
     row(
@@ -127,6 +130,20 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
         RunStanding::Is(_) | RunStanding::Damaged => {}
     }
     text
+}
+
+/// What a run that does nothing waits for.
+pub(crate) fn waits_for(status: &Status) -> Option<String> {
+    match (status.state, status.restarts.last()) {
+        (State::Finished { .. } | State::Stopping, _) => None,
+        (State::Restarting, Some(last)) if last.delay_micros > 0 => {
+            let until = moment(last.at + last.delay_micros);
+            let why = last.cause.as_ref().and_then(|cause| cause.classed.as_ref());
+            let why = why.map(|classed| format!(", after {}", classed.describe())).unwrap_or_default();
+            Some(format!("the next attempt, at {until}{why}"))
+        }
+        (State::Pending | State::Running | State::Restarting, _) => status.pending.clone(),
+    }
 }
 
 /// Number of nodes listed.
@@ -299,7 +316,7 @@ fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> V
 }
 
 /// The log of an attempt: its own file, or the one in the plan.
-fn log(run: &RunDir, replica: &ReplicaStatus, attempt: u32) -> String {
+pub(super) fn log(run: &RunDir, replica: &ReplicaStatus, attempt: u32) -> String {
     let own = run.attempt(None, &replica.replica, attempt).join("log");
     if own.exists() { own.display().to_string() } else { replica.log.clone() }
 }

@@ -1,5 +1,7 @@
 //! Documents of OpenPAI through the real binary.
 
+mod retries;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,11 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pai::plugins_run_around_the_commands", &[], plugins)
         .test("pai::attempts_are_counted_anew_after_a_job_retry", &[], attempts)
         .test("pai::completion", &[], completion)
+        .test("pai::retries_of_jobs", &[], retries::of_jobs)
+        .test("pai::retries_of_instances", &[], retries::of_instances)
+        .test("pai::retries_after_failures_of_the_platform", &[], retries::of_the_platform)
+        .test("pai::a_stopped_job_is_not_repeated", &[], retries::of_a_stop)
+        .test("pai::strict", &[], retries::strict)
         .test("pai::secrets_are_nowhere", &[], secrets)
         .test("pai::the_seeds_snippet_trains_by_spawn", &[Torch], trains_by_spawn)
         .test("pai::the_seeds_snippet_trains_by_commands", &[Torch], trains_by_commands)

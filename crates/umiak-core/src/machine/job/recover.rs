@@ -29,10 +29,11 @@ impl Machine {
         self.order = status.next_order;
         if again == Again::Unfinished {
             self.supervised = Duration::from_micros(status.used_micros());
-            let is_platform = |at: &u64| status.platform_restarts.contains(at);
-            let (platform, user): (Vec<u64>, Vec<u64>) = status.restarts.iter().partition(|at| is_platform(at));
-            let times = |times: Vec<u64>| times.into_iter().map(Timestamp::from_micros).collect();
-            self.restarts = Past { user: times(user), platform: times(platform) };
+            let times = |blame: Blame| {
+                let past = status.restarts.iter().filter(|restart| restart.blame == blame);
+                past.map(|restart| Timestamp::from_micros(restart.at)).collect()
+            };
+            self.restarts = Past { user: times(Blame::User), platform: times(Blame::Platform) };
         }
         for slot in self.replicas.slots() {
             match status.replica(&self.replica_name(slot)) {
