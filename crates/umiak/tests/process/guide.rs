@@ -67,6 +67,7 @@ const OPENPAI: Guide = Guide {
         ("umiak run meet.yaml", Setting::Plain),
         ("umiak lint typo.yaml", Setting::Plain),
         ("umiak run serve.yaml", Setting::Plain),
+        ("umiak run flaky.yaml", Setting::Plain),
         ("umiak convert hello.yaml", Setting::Plain),
     ],
     mistakes: &["typo.yaml"],
