@@ -15,6 +15,9 @@ use crate::host::kernel::EndedProcess;
 use crate::secrets;
 
 const SIGKILL: i32 = 9;
+/// Ends after which only this much of a log is searched while the job is being stopped.
+const SEARCHED_WHOLE: usize = 16;
+const LATE: u64 = 64 << 10;
 
 impl Driver {
     /// `ended` failed by themselves; for `stopped`, only log lines from before our stop count; `done` have succeeded.
@@ -68,9 +71,12 @@ impl Driver {
     /// What the job's table of exits says about a failed end. The log is searched only if the exit does not decide.
     pub(super) fn classify(&self, id: AttemptId, exit: &Exit, over_limit: bool) -> Option<Classed> {
         let Exits::Pai = self.core.plan.job.policy.exits.filter(|_| !exit.is_success())?;
+        // When all of a large job fail together, the first ones are enough to find the cause.
+        let is_late = self.core.now.stopping.is_some() && self.core.now.ends.len() > SEARCHED_WHOLE;
+        let length = if is_late { LATE } else { pai::SEARCHED };
         let log = || {
             let log = self.core.log(id);
-            log.map(|log| evidence::last_bytes(&log.path, log.start, pai::SEARCHED)).unwrap_or_default()
+            log.map(|log| evidence::last_bytes(&log.path, log.start, length)).unwrap_or_default()
         };
         Some(pai::classify(exit, over_limit, log))
     }
