@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::model::{Blame, Classed, Exit, Instance, Rank, Scope, StepName, StopHow};
+use crate::model::{Blame, Classed, Exit, ExitClass, Instance, Rank, Scope, StepName, StopHow};
 
 /// The version written by this build.
 pub const VERSION: u32 = 1;
@@ -243,6 +243,9 @@ pub enum Fact {
         /// Whether the program or the platform failed: each has its own restart budget.
         #[serde(default, skip_serializing_if = "is_user")]
         blame: Blame,
+        /// The replica whose failure decided on the restart.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<String>,
     },
     /// The run is over.
     Finished {
@@ -445,6 +448,13 @@ pub struct Finding {
     pub snapshot: Option<Snapshot>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub usage: Option<Usage>,
+}
+
+impl Finding {
+    /// Whether the failure may be repeated.
+    pub fn class(&self) -> ExitClass {
+        self.exit.class(self.classed.as_ref())
+    }
 }
 
 /// Why a rank is named as the cause when every rank that failed blames a peer.
@@ -750,7 +760,13 @@ mod tests {
         let refused = Exit::Spawn(SpawnError { doing: SpawnStage::Fork, errno: 11, reason: "no room".into() });
         let began = [Began::Submitted, Began::Resumed, Began::Retried, Began::RetriedAll];
         let supervised = |why| Fact::Supervised(Supervised { why, host: "here".into(), pid: 1, umiak: "0".into() });
-        let restarting = |blame| Fact::Restarting { attempt: 1, of: Some(3), delay_micros: 9, blame };
+        let restarting = |blame| Fact::Restarting {
+            attempt: 1,
+            of: Some(3),
+            delay_micros: 9,
+            blame,
+            cause: Some("worker-0".to_owned()),
+        };
         let mut samples: Vec<Fact> = began.into_iter().map(supervised).collect();
         samples.extend([Blame::User, Blame::Platform].map(restarting));
         samples.extend([
@@ -858,6 +874,9 @@ mod tests {
         }
         let old = r#"{"v":1,"seq":0,"at":1,"type":"restarting","attempt":1,"delay_micros":9}"#;
         let old: Record = serde_json::from_str(old).expect("a record from before `blame` and `epoch` existed");
-        assert_eq!(old.fact, Fact::Restarting { attempt: 1, of: None, delay_micros: 9, blame: Blame::User });
+        assert_eq!(
+            old.fact,
+            Fact::Restarting { attempt: 1, of: None, delay_micros: 9, blame: Blame::User, cause: None }
+        );
     }
 }

@@ -205,21 +205,21 @@ pub struct Restarted {
     pub blame: Blame,
     /// How long the next attempt waited.
     pub delay_micros: u64,
-    /// The first cause of the failure.
+    /// The cause that decided on it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cause: Option<FirstCause>,
+    pub cause: Option<Cause>,
 }
 
 /// The replica that caused a failure, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct FirstCause {
+pub struct Cause {
     pub replica: String,
     pub exit: Exit,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classed: Option<Classed>,
 }
 
-impl FirstCause {
+impl Cause {
     fn of(finding: &Finding) -> Self {
         let Finding { subject, exit, classed, .. } = finding;
         Self { replica: subject.replica.clone(), exit: exit.clone(), classed: classed.clone() }
@@ -302,7 +302,7 @@ impl Status {
             }
             Fact::Ended { subject, exit, classed, by_us, order, .. } => {
                 self.next_order = self.next_order.max(order + 1);
-                self.ended(subject, (exit, classed), *by_us, *order, at);
+                self.ended(subject, exit, classed.as_ref(), *by_us, *order, at);
             }
             Fact::Stopping { reason } => {
                 self.stopping = Some(*reason);
@@ -324,9 +324,12 @@ impl Status {
                     self.next_attempt(subject, Retry { at, scope: *scope, blame: *blame });
                 }
             }
-            Fact::Restarting { attempt, blame, delay_micros, .. } => {
+            Fact::Restarting { attempt, blame, delay_micros, cause, .. } => {
                 self.attempt = *attempt;
-                let cause = self.verdict.as_ref().and_then(|verdict| verdict.causes.first()).map(FirstCause::of);
+                let mut causes = self.verdict.iter().flat_map(|verdict| &verdict.causes);
+                let cause = causes
+                    .find(|found| cause.as_ref().is_none_or(|name| found.subject.replica == *name))
+                    .map(Cause::of);
                 self.restarts.push(Restarted { at, blame: *blame, delay_micros: *delay_micros, cause });
                 self.stopping = None;
                 self.pending = None;
@@ -453,14 +456,7 @@ impl Status {
         self.change(subject, |stage| *stage = Stage::Running { at, instance, ready: false, timed_out: None });
     }
 
-    fn ended(
-        &mut self,
-        subject: &Subject,
-        (exit, classed): (&Exit, &Option<Classed>),
-        by_us: bool,
-        order: u64,
-        at: u64,
-    ) {
+    fn ended(&mut self, subject: &Subject, exit: &Exit, classed: Option<&Classed>, by_us: bool, order: u64, at: u64) {
         let before_stop = self.replica(&subject.replica).is_some_and(|replica| replica.stop_sent.is_none());
         self.change(subject, |stage| {
             let (started, timed_out, unseen) = match stage {
@@ -468,7 +464,7 @@ impl Status {
                 Stage::Starting { at } => (*at, None, *exit == Exit::Lost),
                 Stage::Waiting | Stage::Ended(_) | Stage::Abandoned => (at, None, false),
             };
-            let (exit, classed) = (exit.clone(), classed.clone());
+            let (exit, classed) = (exit.clone(), classed.cloned());
             *stage =
                 Stage::Ended(Ended { exit, classed, by_us, timed_out, started, ended: at, unseen, order, before_stop });
         });
@@ -539,6 +535,16 @@ impl ReplicaStatus {
     /// `trainer` of `trainer-3`.
     pub fn role(&self) -> &str {
         replica_parts(&self.replica).0
+    }
+
+    /// How often it was started again in this attempt of the job.
+    pub fn restarts(&self) -> u32 {
+        self.attempt - self.first
+    }
+
+    /// Its earlier attempts in this attempt of the job.
+    pub fn past_here(&self) -> impl Iterator<Item = &Past> {
+        self.past.iter().filter(|past| past.attempt >= self.first)
     }
 
     pub fn is_live(&self) -> bool {

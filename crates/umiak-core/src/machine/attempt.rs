@@ -1,7 +1,6 @@
 //! One attempt of one replica, from the request to start it to its end.
 
 use crate::facts::{Limit, Usage};
-use crate::machine::restart;
 use crate::model::{Classed, Exit, ExitClass, Instance, StopHow, StopSent, Timestamp};
 
 /// The state of an attempt.
@@ -51,7 +50,7 @@ impl End {
 
     /// Whether it may be repeated.
     pub fn class(&self) -> ExitClass {
-        restart::class(&self.exit, self.classed.as_ref().filter(|_| self.timed_out.is_none()))
+        self.exit.class(self.classed.as_ref())
     }
 }
 
@@ -180,6 +179,8 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
         }
         (S::Stopping { since, sent, .. }, Event::Exited { exit, classed, order, usage }) => {
             let (by_us, before_stop) = (sent.caused(&exit), false);
+            // Our own signal says nothing about the program.
+            let classed = classed.filter(|_| !by_us);
             ended(End { exit, classed, by_us, before_stop, timed_out: None, order, usage, started: since, ended: now })
         }
 

@@ -158,7 +158,7 @@ impl Machine {
             }
             Event::Inspected { id, evidence } => self.inspected(id, evidence, &mut effects),
             Event::Exited { id, exit, classed, usage } if self.is_current(id) => {
-                self.exited(id.slot, (exit, classed), usage, now, &mut effects);
+                self.exited(id.slot, exit, classed, usage, now, &mut effects);
             }
             Event::Start | Event::Started { .. } | Event::Ready { .. } | Event::Exited { .. } => {
                 self.ignore(&event, &mut effects);

@@ -2,41 +2,35 @@
 
 use std::time::Duration;
 
-use crate::model::{Blame, Classed, Exit, ExitClass, Restart, Timestamp};
+use crate::model::{Blame, ExitClass, Restart, Timestamp};
 
 /// Times of past restarts, by kind of failure.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Past {
-    pub user: Vec<Timestamp>,
-    pub platform: Vec<Timestamp>,
-}
+pub struct Past([Vec<Timestamp>; 2]);
 
 impl Past {
-    fn of(&mut self, blame: Blame) -> &mut Vec<Timestamp> {
-        match blame {
-            Blame::User => &mut self.user,
-            Blame::Platform => &mut self.platform,
-        }
+    pub fn new(times: impl Fn(Blame) -> Vec<Timestamp>) -> Self {
+        Self([Blame::User, Blame::Platform].map(times))
+    }
+
+    pub fn of(&self, blame: Blame) -> &[Timestamp] {
+        &self.0[blame as usize]
     }
 
     /// The back-off before one more restart after a failure of this class; `None` when there is none, or the budget is
     /// spent.
     pub fn delay(&self, rule: &Restart, class: ExitClass, now: Timestamp, seed: u64) -> Option<Duration> {
-        let past = match class.blame() {
-            Blame::User => &self.user,
-            Blame::Platform => &self.platform,
-        };
-        let delay = delay(&rule.of(class.blame()), past, now, seed)?;
+        let backoff = || delay(&rule.of(class.blame()), self.of(class.blame()), now, seed);
         match class {
             ExitClass::Permanent => None,
-            ExitClass::Unknown | ExitClass::Transient => Some(delay),
-            ExitClass::Conflict => Some(conflict(seed)),
+            ExitClass::Unknown | ExitClass::Transient => backoff(),
+            ExitClass::Conflict => backoff().map(|_| conflict(seed)),
         }
     }
 
     /// Records one more restart, at the time that the journal has for it.
     pub fn spend(&mut self, rule: &Restart, blame: Blame, now: Timestamp) {
-        let past = self.of(blame);
+        let past = &mut self.0[blame as usize];
         past.retain(|at| counts(rule, *at, now));
         past.push(now);
     }
@@ -44,18 +38,6 @@ impl Past {
 
 /// The shortest delay after a conflict, and by how much it may be longer: 1 to 15 minutes.
 const CONFLICT: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(840));
-
-/// The class of a bad end: as the job's table says, or by its kind.
-pub fn class(exit: &Exit, classed: Option<&Classed>) -> ExitClass {
-    match exit {
-        _ if classed.is_some() => classed.map_or(ExitClass::Unknown, |classed| classed.class),
-        Exit::NoRoom { .. } => ExitClass::Conflict,
-        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } | Exit::Lost => ExitClass::Transient,
-        Exit::Spawn(error) if error.is_temporary() => ExitClass::Transient,
-        Exit::Spawn(_) => ExitClass::Permanent,
-        Exit::Unmet { .. } | Exit::Code { .. } | Exit::Signal { .. } => ExitClass::Unknown,
-    }
-}
 
 /// A delay after which jobs that waited for each other's resources do not meet again.
 fn conflict(seed: u64) -> Duration {
@@ -119,6 +101,41 @@ mod tests {
         }
         let endless = Restart { backoff: Duration::MAX, max_backoff: Duration::MAX, ..policy };
         assert!(delay(&endless, &[at(0)], at(0), 1).is_some(), "no size overflows");
+    }
+
+    #[test]
+    fn the_class_decides() {
+        let rule = Restart {
+            max: 1,
+            max_platform: 2,
+            backoff: Duration::ZERO,
+            platform_backoff: Some(SECOND),
+            ..Restart::default()
+        };
+        let past = |user: usize, platform: usize| {
+            Past::new(|blame| vec![at(1); if blame == Blame::User { user } else { platform }])
+        };
+        let range = |from: u64, to: u64| Some((SECOND * from as u32, SECOND * to as u32));
+        use ExitClass::{Conflict, Permanent, Transient, Unknown};
+        for (class, spent, expected) in [
+            (Permanent, (0, 0), None),
+            (Unknown, (0, 0), range(0, 0)),
+            (Unknown, (0, 9), range(0, 0)),
+            (Unknown, (1, 0), None),
+            (Transient, (9, 0), range(0, 1)),
+            (Transient, (9, 1), range(1, 2)),
+            (Transient, (0, 2), None),
+            (Conflict, (9, 1), range(60, 900)),
+            (Conflict, (0, 2), None),
+        ] {
+            let delays: Vec<_> = (0..100).map(|seed| past(spent.0, spent.1).delay(&rule, class, at(9), seed)).collect();
+            let Some((from, to)) = expected else {
+                assert!(delays.iter().all(Option::is_none), "{class:?} {spent:?}");
+                continue;
+            };
+            let fits = |delay: &Option<Duration>| delay.is_some_and(|delay| (from..=to).contains(&delay));
+            assert!(delays.iter().all(fits), "{class:?} {spent:?} {delays:?}");
+        }
     }
 
     #[test]

@@ -89,9 +89,9 @@ impl SpawnError {
 }
 
 impl Classed {
-    /// Describes it: `255 PAIRuntimeUnknownFailed, unknown`.
+    /// Describes it: `OpenPAI 255 PAIRuntimeUnknownFailed, unknown`.
     pub fn describe(&self) -> String {
-        format!("{} {}, {}", self.code, self.name, self.class.word())
+        format!("OpenPAI {} {}, {}", self.code, self.name, self.class.word())
     }
 }
 
@@ -101,17 +101,7 @@ impl ExitClass {
             Self::Permanent => "permanent",
             Self::Unknown => "unknown",
             Self::Transient => "transient",
-            Self::Conflict => "a conflict",
-        }
-    }
-
-    /// OpenPAI's word.
-    pub fn pai_word(self) -> &'static str {
-        match self {
-            Self::Permanent => "PERMANENT",
-            Self::Unknown => "UNKNOWN",
-            Self::Transient => "TRANSIENT",
-            Self::Conflict => "TRANSIENT_CONFLICT",
+            Self::Conflict => "transient conflict",
         }
     }
 
@@ -157,6 +147,20 @@ impl Exit {
 
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Code { code: 0 })
+    }
+
+    /// The class of a bad end: as the job's table says, or by its kind.
+    pub fn class(&self, classed: Option<&Classed>) -> ExitClass {
+        if let Some(classed) = classed {
+            return classed.class;
+        }
+        match self {
+            Self::NoRoom { .. } => ExitClass::Conflict,
+            Self::Evicted { .. } | Self::Preempted { .. } | Self::NodeLost { .. } | Self::Lost => ExitClass::Transient,
+            Self::Spawn(error) if error.is_temporary() => ExitClass::Transient,
+            Self::Spawn(_) => ExitClass::Permanent,
+            Self::Unmet { .. } | Self::Code { .. } | Self::Signal { .. } => ExitClass::Unknown,
+        }
     }
 
     /// The signal that ended it, also if a shell reports it as 128 + n.

@@ -398,7 +398,7 @@ impl<'a> Judge<'a> {
             _ => false,
         };
         let timed_out = shadow.timed_out.is_some();
-        let class = policy::class(exits, exit, timed_out);
+        let class = policy::class(exits, exit, timed_out || by_us);
         let end = End { exit: exit.clone(), class, by_us, timed_out, at: now };
         shadow.open = end.is_bad();
         shadow.stage = Stage::Ended(end);

@@ -56,19 +56,20 @@ pub(super) fn classed(exits: Option<Exits>, exit: &Exit) -> Option<Classed> {
         Exit::Code { code: 42 } | Exit::Signal { signal: 9, .. } => ExitClass::Transient,
         Exit::Code { code: 2 | 255 } => ExitClass::Conflict,
         Exit::Spawn(error) if error.doing == SpawnStage::Fork => ExitClass::Transient,
+        Exit::Spawn(error) if error.doing == SpawnStage::ChangeDirectory => ExitClass::Unknown,
         Exit::Code { code: 7 } | Exit::Signal { signal: 11, .. } | Exit::Spawn(_) => ExitClass::Permanent,
         _ => ExitClass::Unknown,
     };
     Some(Classed { code: 255, name: String::new(), class })
 }
 
-/// The class of a bad end.
-pub(super) fn class(exits: Option<Exits>, exit: &Exit, timed_out: bool) -> ExitClass {
+/// The class of a bad end. What we stopped, for a time limit or for others, is not in the table.
+pub(super) fn class(exits: Option<Exits>, exit: &Exit, is_ours: bool) -> ExitClass {
     match exit {
         // The machine itself reports these two.
         Exit::Lost => ExitClass::Transient,
         Exit::Unmet { .. } => ExitClass::Unknown,
-        exit => match classed(exits, exit).filter(|_| !timed_out) {
+        exit => match classed(exits, exit).filter(|_| !is_ours) {
             Some(classed) => classed.class,
             None => match exit {
                 Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } => ExitClass::Transient,

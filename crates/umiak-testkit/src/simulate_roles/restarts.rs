@@ -1,10 +1,10 @@
 //! Restarts of one replica, of a role, of the whole job.
 
 use umiak_core::facts::{Finding, Subject};
-use umiak_core::model::{Blame, Exit, ExitClass, FIRST_ATTEMPT, Scope, Slot, SpawnStage, Timestamp};
+use umiak_core::model::{Blame, Exit, ExitClass, FIRST_ATTEMPT, Scope, Slot, Timestamp};
 
 use super::judge::Judge;
-use super::policy;
+use super::policy::{self, Fate};
 use super::shadow::{End, Group, Stage, times};
 use super::timeline::Rule;
 
@@ -127,8 +127,13 @@ impl Judge<'_> {
     fn class_of_all(&self) -> ExitClass {
         let exits = self.run.scenario.job.policy.exits;
         let causes = self.verdict.iter().flat_map(|verdict| &verdict.causes);
-        let class = |cause: &Finding| policy::class(exits, &cause.exit, cause.timed_out.is_some());
-        causes.map(class).min().unwrap_or(ExitClass::Unknown)
+        let rank = |cause: &Finding| {
+            let slot = self.slot(&cause.subject.replica);
+            let by_us = slot.and_then(|slot| self.shadows[&slot].end()).is_some_and(|end| end.by_us);
+            let class = policy::class(exits, &cause.exit, by_us || cause.timed_out.is_some());
+            (!slot.is_some_and(|slot| self.fate(slot.role) == Fate::Bad), class)
+        };
+        causes.map(rank).min().map_or(ExitClass::Unknown, |(_, class)| class)
     }
 
     /// The delay before the restart of the whole job, if there is one.
@@ -139,7 +144,11 @@ impl Judge<'_> {
         let hopeless = self.shadows.values().any(|shadow| match &shadow.stage {
             Stage::Gone => true,
             Stage::Ended(end) => match &end.exit {
-                Exit::Spawn(error) => error.doing != SpawnStage::Fork || rule.max_platform == 0,
+                Exit::Spawn(_) => match end.class {
+                    ExitClass::Permanent => true,
+                    ExitClass::Transient | ExitClass::Conflict => rule.max_platform == 0,
+                    ExitClass::Unknown => false,
+                },
                 _ => false,
             },
             _ => false,

@@ -174,7 +174,8 @@ fn restart(rng: &mut Rng) -> Restart {
 fn script(rng: &mut Rng, role: &Role, bad: f64, tame: bool) -> Script {
     let bad = rng.f64() < bad;
     let stuck = !tame && rng.f64() < 0.04;
-    let refusals = [(SpawnStage::Fork, 11), (SpawnStage::Fork, 12), (SpawnStage::Execute, 2)];
+    let refusals =
+        [(SpawnStage::Fork, 11), (SpawnStage::Fork, 12), (SpawnStage::Execute, 2), (SpawnStage::ChangeDirectory, 13)];
     let (doing, errno) = pick(rng, &refusals);
     let refused = bad && rng.f64() < 0.3;
     let server = !tame && !role.completion.decides && rng.f64() < 0.5;

@@ -156,7 +156,8 @@ pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diag
     let mut document = formats::parse(&source, &what.param, &settings)?;
     if what.pai_strict {
         if document.job.policy.exits != Some(Exits::Pai) {
-            let error = Diagnostic::error(Code::L0001, "`--pai-strict` is for OpenPAI documents");
+            let error =
+                Diagnostic::error(Code::L0001, "`--pai-strict` needs an OpenPAI document, or `policy.exits: pai`");
             return Err(one(error.row("document", what.file.display().to_string())));
         }
         pai::make_strict(&mut document.job);

@@ -1,6 +1,7 @@
 //! `umiak show RUN`: the state of a run, from its facts.
 
 use clap::{Args, ValueEnum};
+use umiak_sys::regular;
 
 use crate::history::index::{self, IndexEntry};
 use crate::views::Output;
@@ -36,7 +37,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let entry = entry.unwrap_or_else(|| IndexEntry::new(loaded.run.id(), &loaded.status));
     let damage = loaded.damage.clone();
     if arguments.system == Some(System::Pai) {
-        let plan = std::fs::read(loaded.run.plan()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let plan = regular::read(&loaded.run.plan()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let job = PaiJob::new(&loaded, &entry, plan.as_ref());
         let code = match arguments.format.output {
             Output::Quiet => print_text(&format!("{}\n", job.job_status.state.word())),

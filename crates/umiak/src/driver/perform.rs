@@ -170,7 +170,8 @@ impl Driver {
                 } else {
                     let (reason, errno) = (error.to_string(), error.raw_os_error().unwrap_or(0));
                     let exit = Exit::Spawn(SpawnError { doing: SpawnStage::MakeDirectory, errno, reason });
-                    self.core.queue(Event::Exited { id: *id, exit, classed: None, usage: None });
+                    let classed = self.classify(*id, &exit, false);
+                    self.core.queue(Event::Exited { id: *id, exit, classed, usage: None });
                 }
                 continue;
             }

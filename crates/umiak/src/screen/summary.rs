@@ -238,7 +238,7 @@ fn tell(
     let _ = writeln!(text, "{}{first}", style.red(&head));
     let evidence = finding.evidence.as_ref();
     if let Some(classed) = &finding.classed {
-        let _ = writeln!(text, "  OpenPAI {}", classed.describe());
+        let _ = writeln!(text, "  {}", classed.describe());
     }
     if let Some(snapshot) = finding.snapshot.as_ref().filter(|_| finding.clue.is_some()) {
         let _ = writeln!(text, "  {}", style.bold(&doing(snapshot)));

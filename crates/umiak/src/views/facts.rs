@@ -110,7 +110,7 @@ fn words(fact: &Fact) -> String {
         }
         Fact::Ended { subject, exit, classed, by_us, .. } => {
             let by_us = if *by_us { ", stopped by us" } else { "" };
-            let classed = classed.as_ref().map(|it| format!(", OpenPAI {}", it.describe())).unwrap_or_default();
+            let classed = classed.as_ref().map(|it| format!(", {}", it.describe())).unwrap_or_default();
             format!("{} {}{by_us}{classed}", who(subject), exit.describe())
         }
         Fact::Stopping { reason } => format!("stopping: {}", stop_reason(*reason)),

@@ -1,6 +1,6 @@
 //! A run as OpenPAI shows a job: `show --as pai`, and as JSON the body that its server answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use schemars::JsonSchema;
@@ -8,8 +8,8 @@ use serde::Serialize;
 use umiak_core::diag::shown;
 use umiak_core::diagnose::pai::{classify, row_of};
 use umiak_core::facts::StopReason;
-use umiak_core::model::{Blame, Classed, Exit, pai_name, replica_parts};
-use umiak_core::plan::Plan;
+use umiak_core::model::{Blame, Classed, Exit, ExitClass, pai_name, replica_parts};
+use umiak_core::plan::{Plan, Replica};
 use umiak_core::status::{Ended, ReplicaStatus, Restarted, Stage, State, Status};
 
 use super::standing::{LoadedRun, RunStanding};
@@ -24,6 +24,9 @@ use crate::screen::style::Mark;
 /// The codes of what was stopped: the job by its user, an instance because its job has ended.
 const STOPPED: i32 = -210;
 const ENDED_WITH_JOB: i32 = -220;
+
+/// Past attempts that are listed; JSON has all.
+const ATTEMPTS: usize = 10;
 
 /// A job: what `GET /jobs/{job}` of OpenPAI's server answers, as far as umiak knows it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -42,7 +45,7 @@ pub(crate) struct PaiJob {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct JobStatus {
     pub username: String,
-    pub state: JobState,
+    pub state: PaiState,
     pub sub_state: &'static str,
     pub retries: usize,
     pub retry_details: RetryDetails,
@@ -67,9 +70,9 @@ pub(crate) struct JobStatus {
 }
 
 /// The states of a job, an attempt or an instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(crate) enum JobState {
+pub(crate) enum PaiState {
     Waiting,
     Running,
     Stopping,
@@ -79,7 +82,7 @@ pub(crate) enum JobState {
     Unknown,
 }
 
-impl JobState {
+impl PaiState {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Waiting => "WAITING",
@@ -104,7 +107,7 @@ impl JobState {
     }
 }
 
-/// Retries by who caused them.
+/// Retries by what caused them: the program, or the platform.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub(crate) struct RetryDetails {
     pub user: usize,
@@ -154,7 +157,7 @@ pub(crate) struct TaskRoleStatus {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TaskStatus {
     pub task_index: u32,
-    pub task_state: JobState,
+    pub task_state: PaiState,
     pub container_ip: String,
     pub container_node_name: String,
     /// Numbers by label, separated by commas.
@@ -162,11 +165,11 @@ pub(crate) struct TaskStatus {
     pub container_log: String,
     pub container_exit_code: Option<i32>,
     pub container_exit_spec: Option<ExitSpec>,
-    pub retries: usize,
+    pub retries: u32,
     pub accountable_retries: usize,
     pub launched_time: Option<u64>,
     pub completed_time: Option<u64>,
-    pub attempt_id: usize,
+    pub attempt_id: u32,
     /// Its earlier attempts in this attempt of the job, oldest first. Not in OpenPAI's answer.
     pub past_attempts: Vec<ExitSpec>,
 }
@@ -174,11 +177,15 @@ pub(crate) struct TaskStatus {
 impl PaiJob {
     pub(crate) fn new(loaded: &LoadedRun, entry: &IndexEntry, plan: Option<&Plan>) -> Self {
         let status = &loaded.status;
+        let planned: HashMap<&str, &Replica> =
+            plan.iter().flat_map(|plan| &plan.replicas).map(|planned| (planned.name.as_str(), planned)).collect();
         let mut task_roles = BTreeMap::new();
         for role in &status.roles {
             let name = role.role.clone();
             let of_role = status.replicas.iter().filter(|replica| replica.role() == name);
-            let task_statuses = of_role.map(|replica| task(replica, loaded, entry, plan)).collect();
+            let task_statuses = of_role
+                .map(|replica| task(replica, loaded, entry, planned.get(replica.replica.as_str()).copied()))
+                .collect();
             task_roles.insert(pai_name(&name), TaskRole { task_role_status: TaskRoleStatus { name }, task_statuses });
         }
         let (name, debug_id) = (status.name.clone(), loaded.run.id());
@@ -191,14 +198,16 @@ fn job(loaded: &LoadedRun, entry: &IndexEntry) -> JobStatus {
     let (state, sub_state) = state(standing, status);
     let cause = loaded.verdict().and_then(|verdict| verdict.causes.first());
     let spec = match state {
-        JobState::Succeeded => Some(succeeded()),
-        JobState::Stopped | JobState::Stopping => Some(stopped(STOPPED, "StopFrameworkRequested")),
-        JobState::Failed => cause.map(|cause| spec(&cause.exit, cause.classed.as_ref())),
-        JobState::Waiting | JobState::Running | JobState::Unknown => None,
+        PaiState::Succeeded => Some(succeeded()),
+        PaiState::Stopped | PaiState::Stopping => Some(stopped(STOPPED, "StopFrameworkRequested")),
+        PaiState::Failed => cause.map(|cause| spec(&cause.exit, cause.classed.as_ref())),
+        PaiState::Waiting | PaiState::Running | PaiState::Unknown => None,
     };
-    let trigger = cause.filter(|_| state == JobState::Failed).map(|cause| replica_parts(&cause.subject.replica));
+    let trigger = cause.filter(|_| state == PaiState::Failed).map(|cause| replica_parts(&cause.subject.replica));
+    // A retry of the run clears its restarts, and attempts count on.
+    let first = status.attempt.saturating_sub(1).saturating_sub(status.restarts.len() as u32);
     let past = |(number, restarted): (usize, &Restarted)| PastAttempt {
-        attempt_id: number as u32,
+        attempt_id: first + number as u32,
         task_role_name: restarted.cause.as_ref().map(|cause| replica_parts(&cause.replica).0.to_owned()),
         task_index: restarted.cause.as_ref().map(|cause| replica_parts(&cause.replica).1),
         exit_spec: restarted.cause.as_ref().map(|cause| self::spec(&cause.exit, cause.classed.as_ref())),
@@ -229,19 +238,21 @@ fn job(loaded: &LoadedRun, entry: &IndexEntry) -> JobStatus {
 }
 
 /// The state of the job, and that of OpenPAI's controller.
-fn state(standing: &RunStanding, status: &Status) -> (JobState, &'static str) {
-    let has_run =
-        status.replicas.iter().any(|replica| !matches!(replica.stage, Stage::Waiting | Stage::Starting { .. }));
+fn state(standing: &RunStanding, status: &Status) -> (PaiState, &'static str) {
+    let has_run = |replica: &ReplicaStatus| {
+        replica.restarts() > 0 || !matches!(replica.stage, Stage::Waiting | Stage::Starting { .. })
+    };
+    let has_run = status.replicas.iter().any(has_run);
     match standing {
-        RunStanding::Is(Word::Running) if has_run => (JobState::Running, "AttemptRunning"),
-        RunStanding::Is(Word::Pending | Word::Running) => (JobState::Waiting, "AttemptPreparing"),
-        RunStanding::Is(Word::Restarting) => (JobState::Running, "AttemptCompleted"),
-        RunStanding::Is(Word::Stopping) if is_users(status.stopping) => (JobState::Stopping, "AttemptDeletionPending"),
-        RunStanding::Is(Word::Stopping) => (JobState::Running, "AttemptDeletionPending"),
-        RunStanding::Is(Word::Succeeded) => (JobState::Succeeded, "Completed"),
-        RunStanding::Is(Word::Failed) => (JobState::Failed, "Completed"),
-        RunStanding::Is(Word::Interrupted | Word::Stopped) => (JobState::Stopped, "Completed"),
-        RunStanding::Lost | RunStanding::Damaged | RunStanding::Elsewhere(_) => (JobState::Unknown, "Unknown"),
+        RunStanding::Is(Word::Running) if has_run => (PaiState::Running, "AttemptRunning"),
+        RunStanding::Is(Word::Pending | Word::Running) => (PaiState::Waiting, "AttemptPreparing"),
+        RunStanding::Is(Word::Restarting) => (PaiState::Running, "AttemptCompleted"),
+        RunStanding::Is(Word::Stopping) if is_users(status.stopping) => (PaiState::Stopping, "AttemptDeletionPending"),
+        RunStanding::Is(Word::Stopping) => (PaiState::Running, "AttemptDeletionPending"),
+        RunStanding::Is(Word::Succeeded) => (PaiState::Succeeded, "Completed"),
+        RunStanding::Is(Word::Failed) => (PaiState::Failed, "Completed"),
+        RunStanding::Is(Word::Interrupted | Word::Stopped) => (PaiState::Stopped, "Completed"),
+        RunStanding::Lost | RunStanding::Damaged | RunStanding::Elsewhere(_) => (PaiState::Unknown, "Unknown"),
     }
 }
 
@@ -264,28 +275,27 @@ fn is_users(reason: Option<StopReason>) -> bool {
     }
 }
 
-fn task(replica: &ReplicaStatus, loaded: &LoadedRun, entry: &IndexEntry, plan: Option<&Plan>) -> TaskStatus {
+fn task(replica: &ReplicaStatus, loaded: &LoadedRun, entry: &IndexEntry, planned: Option<&Replica>) -> TaskStatus {
     let status = &loaded.status;
     let is_over = matches!(status.state, State::Finished { .. });
     let end = || Some(stopped(ENDED_WITH_JOB, "FrameworkAttemptCompletion"));
     let (task_state, exit) = match &replica.stage {
-        Stage::Waiting if is_over => (JobState::Stopped, end()),
+        _ if loaded.standing.is_lost() && replica.is_live() => (PaiState::Unknown, None),
+        Stage::Waiting if is_over => (PaiState::Stopped, end()),
         // Between two attempts of its own.
-        Stage::Waiting if !replica.retries.is_empty() => (JobState::Running, None),
-        Stage::Waiting | Stage::Starting { .. } => (JobState::Waiting, None),
-        Stage::Running { .. } if status.stopping.is_some() => (JobState::Stopping, None),
-        Stage::Running { .. } => (JobState::Running, None),
-        Stage::Ended(ended) if ended.is_success() => (JobState::Succeeded, Some(succeeded())),
-        Stage::Ended(ended) if ended.is_failure() => (JobState::Failed, Some(ended_spec(ended))),
-        Stage::Ended(_) => (JobState::Stopped, end()),
-        Stage::Abandoned => (JobState::Unknown, None),
+        Stage::Waiting if replica.restarts() > 0 => (PaiState::Running, None),
+        Stage::Waiting | Stage::Starting { .. } => (PaiState::Waiting, None),
+        Stage::Running { .. } if status.stopping.is_some() => (PaiState::Stopping, None),
+        Stage::Running { .. } => (PaiState::Running, None),
+        Stage::Ended(ended) if ended.is_success() => (PaiState::Succeeded, Some(succeeded())),
+        Stage::Ended(ended) if ended.is_failure() => (PaiState::Failed, Some(ended_spec(ended))),
+        Stage::Ended(_) => (PaiState::Stopped, end()),
+        Stage::Abandoned => (PaiState::Unknown, None),
     };
-    let planned = plan.and_then(|plan| plan.replicas.iter().find(|planned| planned.name == replica.replica));
     let ports = planned.map(|planned| planned.ports.as_slice()).unwrap_or_default();
     let numbers = |ports: &[umiak_core::model::Port]| {
         ports.iter().map(|port| port.get().to_string()).collect::<Vec<_>>().join(",")
     };
-    let past = &replica.past[replica.past.len().saturating_sub(replica.retries.len())..];
     TaskStatus {
         task_index: replica_parts(&replica.replica).1,
         task_state,
@@ -295,24 +305,28 @@ fn task(replica: &ReplicaStatus, loaded: &LoadedRun, entry: &IndexEntry, plan: O
         container_log: super::run::log(&loaded.run, replica, replica.attempt),
         container_exit_code: exit.as_ref().map(|exit| exit.code),
         container_exit_spec: exit,
-        retries: replica.retries.len(),
+        retries: replica.restarts(),
         accountable_retries: replica.retries.iter().filter(|retry| retry.blame == Blame::User).count(),
         launched_time: launched(replica),
         completed_time: match &replica.stage {
             Stage::Ended(ended) => Some(ended.ended / 1000),
-            _ => entry.ended.map(|ended| ended / 1000),
+            Stage::Waiting | Stage::Starting { .. } | Stage::Running { .. } | Stage::Abandoned => {
+                entry.ended.map(|ended| ended / 1000)
+            }
         },
-        attempt_id: replica.retries.len(),
-        past_attempts: past.iter().filter_map(|past| past.ended.as_ref()).map(past_spec).collect(),
+        attempt_id: replica.restarts(),
+        past_attempts: replica.past_here().filter_map(|past| past.ended.as_ref()).map(past_spec).collect(),
     }
 }
 
-/// When its current attempt started.
+/// When its last attempt started.
 fn launched(replica: &ReplicaStatus) -> Option<u64> {
     match &replica.stage {
         Stage::Running { at, .. } => Some(*at / 1000),
         Stage::Ended(ended) => Some(ended.started / 1000),
-        Stage::Waiting | Stage::Starting { .. } | Stage::Abandoned => None,
+        Stage::Waiting | Stage::Starting { .. } | Stage::Abandoned => {
+            replica.past.iter().rev().find_map(|past| Some(past.ended.as_ref()?.started / 1000))
+        }
     }
 }
 
@@ -332,7 +346,16 @@ fn ended_spec(ended: &Ended) -> ExitSpec {
 fn spec(exit: &Exit, classed: Option<&Classed>) -> ExitSpec {
     let Classed { code, name, class } = classed.cloned().unwrap_or_else(|| classify(exit, false, Vec::new));
     let kind = row_of(code).map_or("UNKNOWN_FAILURE", |row| row.kind.word());
-    ExitSpec { code, phrase: name, kind, behavior: class.pai_word(), reason: exit.describe() }
+    ExitSpec { code, phrase: name, kind, behavior: pai_word(class), reason: exit.describe() }
+}
+
+fn pai_word(class: ExitClass) -> &'static str {
+    match class {
+        ExitClass::Permanent => "PERMANENT",
+        ExitClass::Unknown => "UNKNOWN",
+        ExitClass::Transient => "TRANSIENT",
+        ExitClass::Conflict => "TRANSIENT_CONFLICT",
+    }
 }
 
 fn succeeded() -> ExitSpec {
@@ -365,7 +388,11 @@ pub(crate) fn human(style: &Style, job: &PaiJob) -> String {
     }
     let RetryDetails { user, platform, .. } = status.retry_details;
     row("retries", format!("{} (user {user}, platform {platform})", status.retries));
-    for past in &status.past_attempts {
+    let hidden = status.past_attempts.len().saturating_sub(ATTEMPTS);
+    if hidden > 0 {
+        row("", format!("{hidden} earlier attempts"));
+    }
+    for past in &status.past_attempts[hidden..] {
         let who = past.task_role_name.as_ref().map_or_else(String::new, |role| {
             let index = past.task_index.map(|index| format!("[{index}]")).unwrap_or_default();
             format!(" {role}{index}")
@@ -380,17 +407,11 @@ pub(crate) fn human(style: &Style, job: &PaiJob) -> String {
             let ports: Vec<String> =
                 task.container_ports.iter().map(|(name, ports)| format!("{name} {ports}")).collect();
             let exit = task.container_exit_spec.as_ref().map(|exit| format!("{} {}", exit.code, exit.phrase));
-            let past: Vec<String> = task.past_attempts.iter().map(told).collect();
             rows.push(vec![
                 role.task_role_status.name.clone().into(),
                 task.task_index.to_string().into(),
                 TableCell::marked(format!("{} {}", style.mark(mark), task.task_state.word()), mark),
-                format!(
-                    "{}{}",
-                    task.retries,
-                    if past.is_empty() { String::new() } else { format!(" ({})", past.join("; ")) }
-                )
-                .into(),
+                task.retries.to_string().into(),
                 task.container_ip.clone().into(),
                 ports.join(" ").into(),
                 exit.unwrap_or_default().into(),
@@ -398,8 +419,21 @@ pub(crate) fn human(style: &Style, job: &PaiJob) -> String {
         }
     }
     text.push('\n');
-    let giving = Giving { cut: &[5, 3], drop: &[5], last: &[6, 3] };
-    text + &table(style, &["role", "index", "state", "retries", "ip", "ports", "exit"], &rows, giving)
+    let giving = Giving { cut: &[5], drop: &[5], last: &[6] };
+    text += &table(style, &["role", "index", "state", "retries", "ip", "ports", "exit"], &rows, giving);
+    for role in task_roles.values() {
+        for task in role.task_statuses.iter().filter(|task| !task.past_attempts.is_empty()) {
+            let _ = writeln!(text, "\n{}[{}]", shown(&role.task_role_status.name), task.task_index);
+            let hidden = task.past_attempts.len().saturating_sub(ATTEMPTS);
+            if hidden > 0 {
+                let _ = writeln!(text, "  {hidden} earlier attempts");
+            }
+            for (number, exit) in task.past_attempts.iter().enumerate().skip(hidden) {
+                let _ = writeln!(text, "  attempt {number}: {}", shown(&told(exit)));
+            }
+        }
+    }
+    text
 }
 
 /// `137 ContainerSigKillReceived, transient: was killed by SIGKILL`.

@@ -74,7 +74,9 @@ pub fn make_strict(job: &mut Job) {
 
 /// True if the job has these rules.
 pub fn is_strict(job: &Job) -> bool {
-    job.policy.exits == Some(Exits::Pai) && job.policy.success == Success::End
+    let mut strict = job.clone();
+    make_strict(&mut strict);
+    job.policy.exits == Some(Exits::Pai) && strict == *job
 }
 
 /// Calls `take` with the secrets of prerequisites: their keys and values.

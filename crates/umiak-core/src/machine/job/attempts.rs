@@ -119,11 +119,14 @@ impl Machine {
     pub(super) fn exited(
         &mut self,
         slot: Slot,
-        (exit, classed): (Exit, Option<Classed>),
+        exit: Exit,
+        classed: Option<Classed>,
         usage: Option<Usage>,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
+        // It was stopped at its limit: how it ended then says nothing.
+        let classed = classed.filter(|_| self.replicas.find(slot).is_some_and(|replica| replica.timed_out.is_none()));
         let order = self.order;
         // A duplicate notification takes no place in the order.
         let live = self.attempt_of(slot).is_some_and(Attempt::is_live);

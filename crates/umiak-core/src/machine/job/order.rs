@@ -95,7 +95,7 @@ impl Machine {
             });
             self.apply(*slot, attempt::Event::Start, now);
             effects.push(Effect::Record(Fact::Starting { subject: self.subject(*slot) }));
-            self.exited(*slot, (exit, None), None, now, effects);
+            self.exited(*slot, exit, None, None, now, effects);
         }
     }
 

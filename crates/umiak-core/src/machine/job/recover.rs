@@ -33,7 +33,7 @@ impl Machine {
                 let past = status.restarts.iter().filter(|restart| restart.blame == blame);
                 past.map(|restart| Timestamp::from_micros(restart.at)).collect()
             };
-            self.restarts = Past { user: times(Blame::User), platform: times(Blame::Platform) };
+            self.restarts = Past::new(times);
         }
         for slot in self.replicas.slots() {
             match status.replica(&self.replica_name(slot)) {
@@ -59,7 +59,7 @@ impl Machine {
                 let retries = replica.retries.iter().filter(|retry| (retry.scope, retry.blame) == (scope, blame));
                 retries.map(|retry| Timestamp::from_micros(retry.at)).collect()
             };
-            Past { user: times(Blame::User), platform: times(Blame::Platform) }
+            Past::new(times)
         };
         if again == Again::Unfinished {
             self.replicas.change(slot, |own| own.past = of(Scope::Replica));

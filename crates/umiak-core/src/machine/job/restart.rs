@@ -12,8 +12,8 @@ use super::phase::{Pause, Phase};
 use super::verdict::{Diagnosis, Failure};
 use super::{Attempt, Effect, Event, Machine, Timer, Timestamp};
 use crate::facts::{Fact, Finding, Outcome, StopReason};
-use crate::machine::restart;
-use crate::model::{Blame, Exit, ExitClass};
+use crate::machine::role;
+use crate::model::{Blame, Exit, ExitClass, replica_parts};
 
 impl Machine {
     /// The delay before the next attempt; `None` if there is none.
@@ -25,7 +25,11 @@ impl Machine {
         let hopeless = self.replicas.iter().any(|(_, replica)| match &replica.attempt {
             Attempt::Ended(end) => {
                 matches!(end.exit, Exit::Spawn(_))
-                    && (end.class() == ExitClass::Permanent || self.job.policy.restart.max_platform == 0)
+                    && match end.class() {
+                        ExitClass::Permanent => true,
+                        ExitClass::Transient | ExitClass::Conflict => self.job.policy.restart.max_platform == 0,
+                        ExitClass::Unknown => false,
+                    }
             }
             Attempt::Waiting => false,
             _ => true,
@@ -37,12 +41,21 @@ impl Machine {
         self.restarts.delay(&self.job.policy.restart, self.class(), now, seed)
     }
 
-    /// The class of the failure: that of the cause with the least hope.
+    /// The cause that decides on another attempt: the one with the least hope. A failure that its role tolerates decides
+    /// only if there is no other.
+    fn decisive(&self) -> Option<&Finding> {
+        let Diagnosis::Done(verdict) = &self.failure.diagnosis else { return None };
+        let is_tolerated = |cause: &Finding| {
+            let name = replica_parts(&cause.subject.replica).0;
+            let role = self.job.roles.iter().position(|role| role.name.as_str() == name);
+            !role.is_some_and(|role| self.outcome_of(role as u16) == role::Outcome::Failed)
+        };
+        verdict.causes.iter().min_by_key(|cause| (is_tolerated(cause), cause.class()))
+    }
+
+    /// The class of the failure.
     fn class(&self) -> ExitClass {
-        let Diagnosis::Done(verdict) = &self.failure.diagnosis else { return ExitClass::Unknown };
-        let class =
-            |cause: &Finding| restart::class(&cause.exit, cause.classed.as_ref().filter(|_| cause.timed_out.is_none()));
-        verdict.causes.iter().map(class).min().unwrap_or(ExitClass::Unknown)
+        self.decisive().map_or(ExitClass::Unknown, Finding::class)
     }
 
     pub(super) fn enter_pause(&mut self, delay: Duration, now: Timestamp, effects: &mut Vec<Effect>) {
@@ -50,9 +63,10 @@ impl Machine {
         let blame = self.class().blame();
         let attempt = self.attempt + 1;
         // The budget does not include restarts after platform failures.
-        let of = policy.attempts().filter(|_| blame == Blame::User && self.restarts.platform.is_empty());
+        let of = policy.attempts().filter(|_| blame == Blame::User && self.restarts.of(Blame::Platform).is_empty());
         let delay_micros = delay.as_micros() as u64;
-        effects.push(Effect::Record(Fact::Restarting { attempt, of, delay_micros, blame }));
+        let cause = self.decisive().map(|cause| cause.subject.replica.clone());
+        effects.push(Effect::Record(Fact::Restarting { attempt, of, delay_micros, blame, cause }));
         self.restarts.spend(&policy, blame, now);
         // From here on a signal interrupts the pause, and the timers of the failed attempt no longer apply.
         self.phase = Phase::Pausing(Pause::default());

@@ -27,6 +27,7 @@ impl Machine {
             self.look_for_starts = true;
             return;
         }
+        // What it waited for has failed, and would be missing again.
         let is_unmet = matches!(end.exit, Exit::Unmet { .. });
         if !end.is_failure() || is_unmet || self.stop().is_some() || self.engine_lost {
             return;

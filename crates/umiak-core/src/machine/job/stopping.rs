@@ -146,7 +146,7 @@ impl Machine {
 
     pub(super) fn lose_live(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         for id in self.live_ids() {
-            self.exited(id.slot, (Exit::Lost, None), None, now, effects);
+            self.exited(id.slot, Exit::Lost, None, None, now, effects);
         }
     }
 }

@@ -175,5 +175,5 @@ pub(super) fn strict() {
     let sandbox = Sandbox::new();
     sandbox.write("own.yaml", "umiak: v1\nroles: {a: {command: \"true\"}}\n");
     let outcome = sandbox.umiak(["run", "--pai-strict", "own.yaml"]).finish();
-    outcome.expect_code(2).expect_err("`--pai-strict` is for OpenPAI documents");
+    outcome.expect_code(2).expect_err("`--pai-strict` needs an OpenPAI document, or `policy.exits: pai`");
 }
