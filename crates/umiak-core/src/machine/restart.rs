@@ -74,6 +74,8 @@ fn mix(seed: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use ExitClass::{Conflict, Permanent, Transient, Unknown};
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -116,7 +118,6 @@ mod tests {
             Past::new(|blame| vec![at(1); if blame == Blame::User { user } else { platform }])
         };
         let range = |from: u64, to: u64| Some((SECOND * from as u32, SECOND * to as u32));
-        use ExitClass::{Conflict, Permanent, Transient, Unknown};
         for (class, spent, expected) in [
             (Permanent, (0, 0), None),
             (Unknown, (0, 0), range(0, 0)),

@@ -66,6 +66,9 @@ pub struct Work {
     /// Working directory; relative to where the job was submitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
+    /// Each attempt starts in a new directory, with links to what is in the working directory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_dir: bool,
     pub resources: Resources,
     /// Ports of each replica, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -35,6 +35,8 @@ pub struct Process {
     pub env: Vec<Variable>,
     /// Working directory; `None` for that of umiak.
     pub dir: Option<PathBuf>,
+    /// The directory to whose entries it gets links, if its own is to be made.
+    pub linked: Option<PathBuf>,
     pub log: Log,
     /// The file where torch may write its error.
     pub error_file: PathBuf,
@@ -77,15 +79,18 @@ impl Plan {
         let work = &self.role(attempt.slot).work;
         let command = &self.commands[attempt.slot.role as usize];
         let memory = work.resources.memory_bytes;
+        let dir = self.is_document().then(|| match &work.dir {
+            Some(dir) => self.directory.join(dir),
+            None => self.directory.clone(),
+        });
+        let own_dir = self.attempt_dir(replica, attempt.number).filter(|_| work.own_dir).map(|dir| dir.join("work"));
         Process {
             program: command.program.clone(),
             argv: command.argv.clone(),
             is_secret: false,
             env: self.variables(replica, attempt),
-            dir: self.is_document().then(|| match &work.dir {
-                Some(dir) => self.directory.join(dir),
-                None => self.directory.clone(),
-            }),
+            dir: own_dir.clone().or_else(|| dir.clone()),
+            linked: dir.filter(|_| own_dir.is_some()),
             log: self.log(replica, attempt.number),
             error_file: self.error_file(replica, attempt.number),
             inherit_stdin: self.inherit_stdin,
@@ -154,6 +159,9 @@ impl Plan {
         }
         for (name, value) in work.env.iter().filter(|(name, _)| !umiak::is_common(name)) {
             set(name, value.clone());
+        }
+        if work.own_dir {
+            set("UMIAK_SUBMIT_DIR", self.directory.to_string_lossy().into_owned());
         }
         let role = &self.places()[replica.slot.role as usize];
         variables.extend(umiak::variables(role, replica.index, replica.rank, attempt.number));

@@ -594,6 +594,7 @@ mod tests {
             is_secret: false,
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             dir: None,
+            linked: None,
             log: Log::new(PathBuf::new()),
             error_file: PathBuf::new(),
             inherit_stdin: false,

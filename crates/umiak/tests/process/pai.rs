@@ -26,7 +26,9 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pai::one_bash_runs_the_commands", &[], one_bash)
         .test("pai::plugins_run_around_the_commands", &[], plugins)
         .test("pai::attempts_are_counted_anew_after_a_job_retry", &[], attempts)
+        .test("pai::directories", &[], directories)
         .test("pai::completion", &[], completion)
+        .test("pai::the_decisive_cause", &[], retries::of_the_cause)
         .test("pai::retries_of_jobs", &[], retries::of_jobs)
         .test("pai::retries_of_instances", &[], retries::of_instances)
         .test("pai::retries_after_failures_of_the_platform", &[], retries::of_the_platform)
@@ -116,7 +118,7 @@ fn variables() {
     let sandbox = Sandbox::new();
     let ports = "dockerImage: i, resourcePerInstance: {cpu: 2, memoryMB: 64, gpu: 0, ports: {SynPort: 1, two: 2}}";
     let document = format!(
-        "{HEAD}jobRetryCount: 0\ntaskRoles:\n  PS_1: {{instances: 2, {ports}, completion: {{minSucceededInstances: -1}}, commands: ['env -0 > ps.$PAI_TASK_INDEX', 'while [ ! -e w.0 ]; do sleep 0.02; done']}}\n  w: {{{NEEDS}, extraContainerOptions: {{shmMB: 128}}, commands: ['while [ ! -e ps.1 ]; do sleep 0.02; done', 'env -0 > w.$PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX']}}\ndefaults: {{virtualCluster: vc}}\n"
+        "{HEAD}jobRetryCount: 0\ntaskRoles:\n  PS_1: {{instances: 2, {ports}, completion: {{minSucceededInstances: -1}}, commands: ['cd $UMIAK_SUBMIT_DIR', 'env -0 > ps.$PAI_TASK_INDEX', 'while [ ! -e w.0 ]; do sleep 0.02; done']}}\n  w: {{{NEEDS}, extraContainerOptions: {{shmMB: 128}}, commands: ['cd $UMIAK_SUBMIT_DIR', 'while [ ! -e ps.1 ]; do sleep 0.02; done', 'env -0 > w.$PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX']}}\ndefaults: {{virtualCluster: vc}}\n"
     );
     run(&sandbox, &document).expect_code(0);
     let read = |name: &str| -> BTreeMap<String, String> {
@@ -168,7 +170,7 @@ fn variables() {
         ("PAI_CURRENT_TASK_ROLE_NAME", "PS_1"),
         ("PAI_TASK_INDEX", "1"),
         ("PAI_DEFAULT_FS_URI", ""),
-        ("PAI_WORK_DIR", sandbox.path().to_str().expect("UTF-8")),
+        ("UMIAK_SUBMIT_DIR", sandbox.path().to_str().expect("UTF-8")),
         ("FC_FRAMEWORK_ATTEMPT_ID", "0"),
         ("FC_TASKROLE_NAME", "ps1"),
         ("FC_POD_NAME", "job-ps1-1"),
@@ -225,7 +227,7 @@ fn plugins() {
 fn attempts() {
     let sandbox = Sandbox::new();
     let document = format!(
-        "{HEAD}jobRetryCount: 1\ntaskRoles:\n  w: {{instances: 2, taskRetryCount: 1, {NEEDS}, commands: ['echo $FC_FRAMEWORK_ATTEMPT_ID.$FC_TASK_ATTEMPT_ID >> $PAI_TASK_INDEX', '[ $PAI_TASK_INDEX = 0 ] || sleep 60', '[ $(wc -l < 0) -ge 4 ] || exit 1', touch up, sleep 60]}}\nextras: {{gangAllocation: false}}\n"
+        "{HEAD}jobRetryCount: 1\ntaskRoles:\n  w: {{instances: 2, taskRetryCount: 1, {NEEDS}, commands: ['cd $UMIAK_SUBMIT_DIR', 'echo $FC_FRAMEWORK_ATTEMPT_ID.$FC_TASK_ATTEMPT_ID >> $PAI_TASK_INDEX', '[ $PAI_TASK_INDEX = 0 ] || sleep 60', '[ $(wc -l < 0) -ge 4 ] || exit 1', touch up, sleep 60]}}\nextras: {{gangAllocation: false}}\n"
     );
     sandbox.write("job.yaml", &document);
     let wait = |running: &Running<'_>, first: &str, second: &str| {
@@ -243,6 +245,26 @@ fn attempts() {
     wait(&resumed, "0.0 0.1 1.0 1.1 1.2 ", "0.0 1.0 1.1 ");
     resumed.signal(15);
     resumed.finish();
+}
+
+/// Each attempt of an instance has a directory of its own: what one creates is not there for another. Files of the
+/// submitter are there by links.
+fn directories() {
+    let sandbox = Sandbox::new();
+    sandbox.write("train.py", "print('trains')\n");
+    let commands = "[mkdir apex, touch apex/$PAI_TASK_INDEX, 'ls apex', '[ $PAI_WORK_DIR = $PWD ]', cat train.py, '[ $FC_FRAMEWORK_ATTEMPT_ID = 1 ]']";
+    let document =
+        format!("{HEAD}jobRetryCount: 1\ntaskRoles:\n  w: {{instances: 2, {NEEDS}, commands: {commands}}}\n");
+    run(&sandbox, &document).expect_code(0);
+    assert_eq!(sandbox.list("").iter().filter(|name| *name == "apex").count(), 0, "in the directory of the submitter");
+    for index in ["0", "1"] {
+        let logs = sandbox.umiak(["logs", "--attempt", "2", "job", &format!("w-{index}")]).finish();
+        assert_eq!(logs.out().split_whitespace().filter(|word| *word == index).count(), 1, "{}", logs.out());
+        logs.expect_out("trains");
+        assert!(
+            sandbox.path().join(format!("state/runs/run-000001/tasks/w-{index}/attempt-2/work/apex/{index}")).exists()
+        );
+    }
 }
 
 /// The rules of completion, each with a job of its own.
@@ -274,7 +296,7 @@ fn secrets() {
     const SECRET: &str = "correct-horse-battery-staple-42";
     let sandbox = Sandbox::new();
     let document = format!(
-        "{HEAD}secrets: {{token: {SECRET}}}\ntaskRoles:\n  w: {{{NEEDS}, commands: ['T=<% $secrets.token %>', 'echo ${{#T}}', touch up, 'while [ ! -e let ]; do sleep 0.02; done']}}\n"
+        "{HEAD}secrets: {{token: {SECRET}}}\ntaskRoles:\n  w: {{{NEEDS}, commands: ['T=<% $secrets.token %>', 'echo ${{#T}}', 'cd $UMIAK_SUBMIT_DIR', touch up, 'while [ ! -e let ]; do sleep 0.02; done']}}\n"
     );
     sandbox.write("job.yaml", &document);
     let running = sandbox.umiak(["run", "job.yaml"]).start();

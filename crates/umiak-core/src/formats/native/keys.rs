@@ -208,6 +208,13 @@ pub static ROLE: Table = Table {
             "{LR: 0.1}",
         ),
         key("dir", KeyKind::Text, "where the job was submitted", "Working directory of the replicas.", "src"),
+        key(
+            "own_dir",
+            KeyKind::Bool,
+            "`false`",
+            "Start each attempt in a new directory with links to what is in `dir`. What it creates there stays in the run's directory. `UMIAK_SUBMIT_DIR` names the directory where the job was submitted.",
+            "true",
+        ),
         key("image", KeyKind::Text, "", "Container image, for engines that use images.", "\"python:3.12\""),
         key(
             "queue",

@@ -236,6 +236,7 @@ fn lower_role(
         command: raw.command.clone(),
         env: raw.env.iter().map(|(name, value)| (name.value.clone(), value.value.clone())).collect(),
         dir: raw.dir.as_ref().map(PathBuf::from),
+        own_dir: raw.own_dir,
         resources,
         ports: raw
             .ports

@@ -168,6 +168,7 @@ fn role(text: &mut String, job: &Job, index: usize, role: &Role) {
     if let Some(dir) = &work.dir {
         put("dir", false, templated(&dir.to_string_lossy()));
     }
+    put("own_dir", !work.own_dir, "true".to_owned());
     put("completes", role.completion.decides, "false".to_owned());
     let completion = completion(&role.completion);
     put("completion", completion.is_empty(), flow(&completion));

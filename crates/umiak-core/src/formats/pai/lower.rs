@@ -218,6 +218,8 @@ fn lower_role(
         replicas: role.instances,
         work: Work {
             command: vec!["bash".to_owned(), "-c".to_owned(), script],
+            // As in a container of its own.
+            own_dir: true,
             resources: Resources {
                 cpu_millis: (role.cpu > 0).then(|| role.cpu.saturating_mul(1000)),
                 memory_bytes: (role.memory_mb > 0).then(|| u64::from(role.memory_mb) << 20),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::Path;
 
 use serde::Serialize;
@@ -16,11 +16,31 @@ use umiak_core::plan::Process;
 /// directory, three levels up (`tasks/trainer-0/attempt-1`). `$0` is `command`.
 const COMMON: &str = ". \"$(dirname \"$0\")/../../../common.env\"\n";
 
+/// A directory with more entries is not linked: it is not one for a job.
+const MAX_LINKS: usize = 10_000;
+
 /// Makes the directory, with `command` and `env`. Attempt numbers are unique, so it is empty.
 pub(super) fn make(dir: &Path, process: &Process, known: &Known) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     write(&dir.join("env"), 0o600, (COMMON.to_owned() + &environment(&process.env, known)).as_bytes())?;
-    write(&dir.join("command"), 0o700, command(process, known).as_bytes())
+    write(&dir.join("command"), 0o700, command(process, known).as_bytes())?;
+    match (&process.dir, &process.linked) {
+        (Some(own), Some(linked)) => link(own, linked),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a working directory with links to the entries of another.
+fn link(own: &Path, linked: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(own)?;
+    for (count, entry) in std::fs::read_dir(linked)?.enumerate() {
+        if count == MAX_LINKS {
+            return Err(io::Error::other(format!("`{}` has more than {MAX_LINKS} entries", linked.display())));
+        }
+        let entry = entry?;
+        symlink(entry.path(), own.join(entry.file_name()))?;
+    }
+    Ok(())
 }
 
 fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
@@ -123,6 +143,7 @@ mod tests {
             is_secret: false,
             env: Vec::new(),
             dir: Some("/".into()),
+            linked: None,
             log: Log::new(dir.join("log")),
             error_file: dir.join("error.json"),
             inherit_stdin: false,

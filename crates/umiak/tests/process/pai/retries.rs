@@ -109,6 +109,29 @@ pub(super) fn of_instances() {
     }
 }
 
+/// The cause decides, not an instance whose failures do not count, nor one that was stopped.
+pub(super) fn of_the_cause() {
+    let sandbox = Sandbox::new();
+    let role = |name: &str, completion: &str, commands: &str| {
+        format!("  {name}: {{{NEEDS}, completion: {{{completion}}}, commands: ['{commands}']}}\n")
+    };
+    let aux = role("aux", "minFailedInstances: -1, minSucceededInstances: -1", "echo ImportError: no; exit 1");
+    let worker = role("w", "", "sleep 0.8; [ $FC_FRAMEWORK_ATTEMPT_ID = 1 ] || kill -KILL $$");
+    sandbox.write("job.yaml", format!("{HEAD}taskRoles:\n{aux}{worker}"));
+    sandbox.umiak(["run", "job.yaml"]).finish();
+    let (first, job) = shown(&sandbox);
+    assert_eq!((first.state.as_str(), first.user, first.platform), ("SUCCEEDED", 0, 1), "{job:#}");
+    assert_eq!(job["jobStatus"]["pastAttempts"][0]["exitSpec"]["code"], 137, "{job:#}");
+    // It hangs after its own error; the other one loses it. Our SIGTERM is no failure of the platform.
+    let hangs = "echo Traceback; echo ValueError: bad batch; sleep 60";
+    let loses = "sleep 0.3; echo RuntimeError: Connection closed by peer; exit 1";
+    let sandbox = Sandbox::new();
+    sandbox.write("job.yaml", document("", "", &format!("if [ $PAI_TASK_INDEX = 0 ]; then {hangs}; else {loses}; fi")));
+    sandbox.umiak(["run", "job.yaml"]).finish();
+    let (second, job) = shown(&sandbox);
+    assert_eq!((second.state.as_str(), second.user, second.platform), ("FAILED", 0, 0), "{job:#}");
+}
+
 /// What a cluster reports is transient; a conflict waits long, and a stop ends the wait.
 pub(super) fn of_the_platform() {
     for (word, code) in [("evict", -1000), ("node-lost", -1001)] {
@@ -142,7 +165,7 @@ pub(super) fn of_the_platform() {
 /// A stopped job is not repeated.
 pub(super) fn of_a_stop() {
     let sandbox = Sandbox::new();
-    sandbox.write("job.yaml", document("jobRetryCount: 5", "", "touch up; sleep 60"));
+    sandbox.write("job.yaml", document("jobRetryCount: 5", "", "touch $UMIAK_SUBMIT_DIR/up; sleep 60"));
     let running = sandbox.umiak(["run", "job.yaml"]).start();
     running.wait_for_file("up");
     let (shown, _) = shown(&sandbox);
