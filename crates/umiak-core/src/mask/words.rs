@@ -40,7 +40,7 @@ pub fn secrets_of(text: &str) -> Vec<Range<usize>> {
         at += line.len();
     }
     found.extend(secrets_by_shape(text));
-    joined(found)
+    joined(text, found)
 }
 
 fn replaced(text: &str, secrets: Vec<Range<usize>>) -> String {
@@ -48,7 +48,7 @@ fn replaced(text: &str, secrets: Vec<Range<usize>>) -> String {
     let mut end = 0;
     // What is masked already keeps its quotes.
     let is_new = |secret: &Range<usize>| text[secret.clone()].trim_matches(['"', '\'']) != MASK;
-    for secret in joined(secrets).into_iter().filter(is_new) {
+    for secret in joined(text, secrets).into_iter().filter(is_new) {
         shown += &text[end..secret.start];
         shown += MASK;
         end = secret.end;
@@ -57,7 +57,8 @@ fn replaced(text: &str, secrets: Vec<Range<usize>>) -> String {
 }
 
 /// Joins ranges that overlap, and orders them.
-fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+fn joined(text: &str, mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.retain(|range| !is_left_out(&text[range.clone()]) && !is_complaint(text, range));
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<usize>> = Vec::new();
     for range in ranges {
@@ -67,6 +68,44 @@ fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
         }
     }
     joined
+}
+
+/// True for `…`, which stands for a value in hints.
+fn is_left_out(value: &str) -> bool {
+    value.trim_matches(['`', '"', '\'', '.', ',', ';', ':', '?', ')']) == "…"
+}
+
+/// What shells and other programs say about a name: `HF_TOKEN: unbound variable`.
+const COMPLAINTS: &[&str] = &[
+    "unbound variable",
+    "parameter not set",
+    "parameter null or not set",
+    "readonly variable",
+    "is read only",
+    "bad substitution",
+    "ambiguous redirect",
+    "cannot overwrite existing file",
+    "not found",
+    "command not found",
+    "no such file or directory",
+    "permission denied",
+    "operation not permitted",
+    "is a directory",
+    "not a directory",
+    "file exists",
+    "read-only file system",
+    "input/output error",
+];
+
+/// True for a sentence after `NAME:` that is known to be no value.
+fn is_complaint(text: &str, range: &Range<usize>) -> bool {
+    let value = &text[range.clone()];
+    let is_said = |said: &&str| {
+        let begins = value.get(..said.len()).is_some_and(|start| start.eq_ignore_ascii_case(said));
+        // A value may begin with the same words.
+        begins && !value[said.len()..].trim_start().starts_with(char::is_alphanumeric)
+    };
+    text[..range.start].trim_end().ends_with(':') && COMPLAINTS.iter().any(is_said)
 }
 
 fn word_spans(text: &str) -> impl Iterator<Item = Range<usize>> {
