@@ -1,4 +1,4 @@
-//! Reads arbitrary bytes as a document of OpenPAI.
+//! Reads arbitrary bytes as a document of any format.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,0 @@
-//! Reads arbitrary bytes as a native document.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use umiak_fuzz::read_document;
-
-fuzz_target!(|bytes: &[u8]| read_document(bytes));
