@@ -1,5 +1,5 @@
-//! Every key of the protocol with every mistake that can be made with it, each in several styles of writing: one error,
-//! in the line of the mistake, that names the key.
+//! Every key of the protocol with every mistake that can be made with it, each in another style of writing: one
+//! error, in the line of the mistake, that names the key.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,6 @@ use crate::formats::document::keys::Table;
 use crate::formats::document::tree::{Scalar, ScalarKind};
 use crate::formats::settings::Settings;
 use crate::formats::{check, document};
-
-/// Documents for each mistake.
-const STYLES: u64 = 1;
 
 /// What the value of a key must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,30 +211,28 @@ struct Trial {
 }
 
 impl Trial {
-    /// Every style of a document has one error, in the marked line, with this word.
+    /// The document has one error, in the marked line, with this word.
     fn refused(&mut self, what: &str, tree: &Tree, word: &str) {
         self.refused_at(what, tree, word, None);
     }
 
     /// The same, in the line that contains `mistake`.
     fn refused_at(&mut self, what: &str, tree: &Tree, word: &str, mistake: Option<&str>) {
-        for seed in 0..STYLES {
-            let (text, marked) = tree.write(self.documents as u64 * 31 + seed);
-            let line = mistake.and_then(|mistake| text.lines().position(|line| line.contains(mistake)));
-            let line = line.map_or(marked, |line| line + 1);
-            self.documents += 1;
-            let (errors, _) = read(&text);
-            let told: Vec<(Option<usize>, &str)> = errors
-                .iter()
-                .map(|error| (error.labels.first().map(|label| label.start.line), error.message.as_str()))
-                .collect();
-            let is_right = matches!(&told[..], [(Some(at), said)] if *at == line && said.contains(word));
-            if !is_right {
-                let numbered = text.lines().enumerate().map(|(at, line)| format!("{:3} {line}", at + 1));
-                let shown = numbered.collect::<Vec<_>>().join("\n");
-                let text = format!("line {line}, `{word}`: {told:?}\n{shown}");
-                self.wrong.entry(what.to_owned()).or_insert(text);
-            }
+        let (text, marked) = tree.write(self.documents as u64 * 31);
+        let line = mistake.and_then(|mistake| text.lines().position(|line| line.contains(mistake)));
+        let line = line.map_or(marked, |line| line + 1);
+        self.documents += 1;
+        let (errors, _) = read(&text);
+        let told: Vec<(Option<usize>, &str)> = errors
+            .iter()
+            .map(|error| (error.labels.first().map(|label| label.start.line), error.message.as_str()))
+            .collect();
+        let is_right = matches!(&told[..], [(Some(at), said)] if *at == line && said.contains(word));
+        if !is_right {
+            let numbered = text.lines().enumerate().map(|(at, line)| format!("{:3} {line}", at + 1));
+            let shown = numbered.collect::<Vec<_>>().join("\n");
+            let text = format!("line {line}, `{word}`: {told:?}\n{shown}");
+            self.wrong.entry(what.to_owned()).or_insert(text);
         }
     }
 
@@ -345,16 +340,14 @@ fn a_missing_key() {
                 continue;
             }
             // What refers to it is refused, and a mapping whose only entry it was.
-            for seed in 0..STYLES {
-                let (text, _) = tree.write(trial.documents as u64 * 31 + seed);
-                trial.documents += 1;
-                let (errors, _) = read(&text);
-                let follows = |error: &Diagnostic| {
-                    matches!(error.code, Code::F0017 | Code::F0030)
-                        || error.message == "`taskRoles` of a deployment is empty"
-                };
-                assert!(errors.iter().all(follows), "{path}: {errors:?}\n{text}");
-            }
+            let (text, _) = tree.write(trial.documents as u64 * 31);
+            trial.documents += 1;
+            let (errors, _) = read(&text);
+            let follows = |error: &Diagnostic| {
+                matches!(error.code, Code::F0017 | Code::F0030)
+                    || error.message == "`taskRoles` of a deployment is empty"
+            };
+            assert!(errors.iter().all(follows), "{path}: {errors:?}\n{text}");
         }
     }
     trial.finish("missing");
@@ -374,16 +367,14 @@ fn an_extra_key() {
             let entry = Entry { marked: true, ..Entry::raw(&name, "1") };
             entries.insert(at % (entries.len() + 1), entry);
             if *is_open {
-                for seed in 0..STYLES {
-                    let (text, line) = tree.write(trial.documents as u64 * 31 + seed);
-                    trial.documents += 1;
-                    let (errors, notices) = read(&text);
-                    assert_eq!(errors, [], "{path}/{name}\n{text}");
-                    let is_told = notices.iter().any(|notice| {
-                        notice.labels[0].start.line == line && notice.message.contains(&format!("{name}`"))
-                    });
-                    assert_eq!(is_told, path == "extras", "{path}/{name}: {notices:?}\n{text}");
-                }
+                let (text, line) = tree.write(trial.documents as u64 * 31);
+                trial.documents += 1;
+                let (errors, notices) = read(&text);
+                assert_eq!(errors, [], "{path}/{name}\n{text}");
+                let is_told = notices
+                    .iter()
+                    .any(|notice| notice.labels[0].start.line == line && notice.message.contains(&format!("{name}`")));
+                assert_eq!(is_told, path == "extras", "{path}/{name}: {notices:?}\n{text}");
             } else {
                 trial.refused(&format!("{path}/{name}"), &tree, &format!("unknown key `{name}`"));
             }
