@@ -1,11 +1,8 @@
-//! Every key of the documents that umiak reads, from the tables that parse them: `docs/reference/job.md` for native
-//! documents.
+//! `docs/reference/job.md`: every key of native documents, from the tables that parse them.
 
 use std::fmt::Write as _;
 
-use umiak_core::diagnose::pai::{By, ROWS, Row};
 use umiak_core::formats::native::keys::{KeyKind, TABLES, Table, UNLIMITED};
-use umiak_core::formats::pai::keys;
 
 use super::HEADER;
 use crate::markdown::{code, codes, table};
@@ -14,27 +11,8 @@ pub(super) fn page() -> String {
     format!("{HEADER}# Job documents\n{INTRODUCTION}{}{SETTINGS}", tables(TABLES))
 }
 
-/// `docs/reference/openpai.md`: every key of a document of OpenPAI.
-pub(super) fn openpai() -> String {
-    format!("{HEADER}# Documents of OpenPAI\n{OPENPAI}{}{EXITS}{}", tables(keys::TABLES), exits())
-}
-
-/// The table of exits.
-fn exits() -> String {
-    let by = |row: &Row| match row.by {
-        By::Code(exit) => format!("exit code {exit}"),
-        By::Log(pattern) => format!("log: {}", code(pattern)),
-        By::CodeAndLog(exit, pattern) => format!("exit code {exit}, log: {}", code(pattern)),
-        By::Report(words) => words.to_owned(),
-    };
-    let row = |row: &Row| {
-        [row.code.to_string(), row.name.to_owned(), code(row.kind.word()), row.class.word().to_owned(), by(row)]
-    };
-    table(&["code", "name", "type", "class", "recognised by"], ROWS.iter().map(row))
-}
-
 /// A section for each table of keys.
-fn tables(tables: &[&Table]) -> String {
+pub(super) fn tables(tables: &[&Table]) -> String {
     let mut text = String::new();
     for part in tables {
         let _ = write!(text, "\n## {}\n\n{}\n\n", part.title, part.help);
@@ -47,22 +25,6 @@ fn tables(tables: &[&Table]) -> String {
     }
     text
 }
-
-const OPENPAI: &str = "
-What umiak does with each key of a job of OpenPAI (`protocolVersion: 2`). The [guide](../guide/openpai.md) describes how to run
-such jobs; `umiak convert FILE` prints the [native document](job.md) that does the same.
-
-- Keys that OpenPAI does not accept are errors, with the nearest name. An empty key counts as omitted.
-- `<% $parameters.name %>` and the like are filled in commands.
-";
-
-const EXITS: &str = "
-## Exits
-
-The codes of failed instances, with the class that decides on their repetition. The first row that matches counts. An exit code
-of 128 + n stands for signal n. Texts are regular expressions without regard to case, searched in the last 10 MiB of the log.
-
-";
 
 const INTRODUCTION: &str = "
 A native document is YAML and starts with `umiak: v1`. `umiak lint FILE` reports all errors in a document with their

@@ -6,6 +6,7 @@ mod differences;
 mod environment;
 mod exits;
 mod job;
+mod openpai;
 mod states;
 
 use crate::tree::Generated;
@@ -16,7 +17,7 @@ pub(crate) fn all() -> Vec<Generated> {
     let schemas = umiak::cli::SCHEMAS.iter().map(|schema| page(schema.path, (schema.text)()));
     let pages = vec![
         page("docs/reference/job.md", job::page()),
-        page("docs/reference/openpai.md", job::openpai()),
+        page("docs/reference/openpai.md", openpai::page()),
         page("docs/reference/cli.md", cli::page()),
         page("docs/reference/error-codes.md", codes::page()),
         page("docs/reference/exit-codes.md", exits::page()),
