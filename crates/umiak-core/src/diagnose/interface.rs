@@ -19,6 +19,7 @@ struct Row {
 /// Tensorpipe only warns, and uses the loopback interface.
 const ROWS: [Row; 2] = [
     Row { words: "Unable to find address for: ", variable: "GLOO_SOCKET_IFNAME", names: true },
+    // The first letter is left out: it may be large or small.
     Row { words: "o socket interface found", variable: "NCCL_SOCKET_IFNAME", names: false },
 ];
 

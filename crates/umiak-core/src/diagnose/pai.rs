@@ -20,7 +20,7 @@ pub struct Row {
     pub by: By,
 }
 
-/// Who has to act on it.
+/// Where the cause lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     User,
@@ -86,7 +86,7 @@ const NOT_EXECUTABLE: Row = row(
     Report("the shell cannot be executed"),
 );
 const NOT_FOUND: Row =
-    row(-1203, "ContainerDockerStartCmdNotFound", Kind::Platform, Permanent, Report("the shell is not there"));
+    row(-1203, "ContainerDockerStartCmdNotFound", Kind::Platform, Permanent, Report("the shell was not found"));
 const NO_ROOM: Row = row(
     251,
     "JobGangAllocationTimeout",
@@ -97,7 +97,8 @@ const NO_ROOM: Row = row(
 const OTHER: Row = row(255, "PAIRuntimeUnknownFailed", Kind::Unknown, Unknown, Report("any other failure"));
 
 /// The table. Texts that OpenPAI's expressions were meant to match, but could not because of unescaped brackets, match
-/// here.
+/// here. Added to its texts, because today's programs say the same in these words: `modulenotfounderror:`,
+/// `cuda out of memory` and `unrecognized arguments:`.
 pub static ROWS: &[Row] = &[
     OVER_LIMIT,
     REMOVED,
