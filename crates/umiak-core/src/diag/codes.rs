@@ -218,7 +218,7 @@ register! {
     J0013, 0, "log without times",
         "`umiak logs --since` selects lines by the time in them. This log has no times, so all its lines are shown. Add the time to the format of the trainer's logger.";
     J0020, 125, "not enough resources on this host",
-        "The job needs more ports, loopback addresses, GPUs or (with `--strict-resources`) CPUs than are available, or a limit that cannot be set here. The message shows how many of which. A job is a gang unless `policy: {gang: false}` is set: no replica starts unless all of them fit.";
+        "The job needs more ports, loopback addresses, GPUs or (with `--strict-resources`) CPUs than are available, or a limit that cannot be set here. The message shows how many of which. A job is a gang unless `policy: {gang: false}` is set (`extras: {gangAllocation: false}` in documents of OpenPAI): no replica starts unless all of them fit.";
     J0021, 127, "command not found",
         "The first word of a role's `command` is neither a file nor a program on `PATH`. Relative paths start at the role's `dir`, else at the directory the run was submitted from.";
     J0022, 126, "command not executable",

@@ -14,6 +14,11 @@ pub enum Format {
 }
 
 impl Format {
+    /// The format of a text, if it is known.
+    pub fn of(source: &Source) -> Option<Self> {
+        recognise(source).0
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "umiak",

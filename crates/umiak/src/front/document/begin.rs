@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::diag::{Code, Diagnostic, Source};
 use umiak_core::facts::{Began, Outcome};
+use umiak_core::formats::document::Format;
 use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{Again, AttemptId, Machine};
 use umiak_core::mask::Known;
@@ -136,7 +137,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let inventory = inventory::gather(submission.environment.clone(), Extras::default());
     let needed = document::needs(job);
     let cpus = (wishes.strict_resources && kind.capabilities().here).then(own_cpus);
-    check_cpus(job, needed.cpus, cpus.as_deref())?;
+    check_cpus(job, &run, needed.cpus, cpus.as_deref())?;
     let (room, unlimited) = make_room(kind, job, &run);
     notices.extend(unenforced(job, kind, wishes, unlimited.as_ref())?);
     early.hear()?;
@@ -151,7 +152,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     } else {
         Vec::new()
     };
-    check_devices(job, needed.gpus, devices.len() as u32, candidates.len())?;
+    check_devices(job, &run, needed.gpus, devices.len() as u32, candidates.len())?;
     let (cpus_here, attached) = (inventory.cpus, !talk.detached);
     let (id, tasks, scratch) = (run.id().to_string(), run.tasks(None), run.scratch());
     let user = umiak_sys::host::user().unwrap_or_default();
@@ -301,16 +302,37 @@ enum Shortage {
     OfAll,
 }
 
+/// What hints suggest, in the keys of the document's format.
+struct Keys {
+    no_gpus: &'static str,
+    no_gang: &'static str,
+}
+
+impl Keys {
+    fn of(run: &RunDir) -> Self {
+        let text = std::fs::read_to_string(run.document()).unwrap_or_default();
+        match Format::of(&Source::new("", text)) {
+            Some(Format::OpenPai) => {
+                Self { no_gpus: "set `gpu: 0` in `resourcePerInstance`", no_gang: "extras: {gangAllocation: false}" }
+            }
+            Some(Format::Native | Format::PaddleFlow | Format::PaddleRec) | None => {
+                Self { no_gpus: "remove `gpu` from `resources`", no_gang: "policy: {gang: false}" }
+            }
+        }
+    }
+}
+
 /// Checks that enough GPUs are leased.
-fn check_devices(job: &Job, needed: u32, leased: u32, there: usize) -> Result<(), Diagnostic> {
+fn check_devices(job: &Job, run: &RunDir, needed: u32, leased: u32, there: usize) -> Result<(), Diagnostic> {
     check_enough(job, leased, needed, |resources| resources.gpus).map_err(|shortage| {
+        let Keys { no_gpus, no_gang } = Keys::of(run);
         Diagnostic::error(Code::J0020, "too few GPUs are free on this host")
             .row("needed", needed.to_string())
             .row("free", format!("{leased} of {there}"))
             .hint(match shortage {
-                _ if there == 0 => "this host has no GPUs; remove `gpu` from `resources` to run on CPUs",
-                Shortage::OfAll => "stop the processes that use them, start fewer replicas, or let replicas wait for each other with `policy: {gang: false}`",
-                Shortage::OfOne => "stop the processes that use them, or request fewer GPUs",
+                _ if there == 0 => format!("this host has no GPUs; {no_gpus} to run on CPUs"),
+                Shortage::OfAll => format!("stop the processes that use them, start fewer replicas, or let replicas wait for each other with `{no_gang}`"),
+                Shortage::OfOne => "stop the processes that use them, or request fewer GPUs".to_owned(),
             })
     })
 }
@@ -323,15 +345,20 @@ fn own_cpus() -> Vec<u32> {
 }
 
 /// Checks that there are enough CPUs, with `--strict-resources`.
-fn check_cpus(job: &Job, needed: u32, there: Option<&[u32]>) -> Result<(), Diagnostic> {
+fn check_cpus(job: &Job, run: &RunDir, needed: u32, there: Option<&[u32]>) -> Result<(), Diagnostic> {
     let Some(there) = there.map(|cpus| cpus.len() as u32) else { return Ok(()) };
     check_enough(job, there, needed, Resources::whole_cpus).map_err(|shortage| {
         Diagnostic::error(Code::J0020, "too few CPUs on this host for `--strict-resources`")
             .row("needed", needed.to_string())
             .row("usable", there.to_string())
             .hint(match shortage {
-                Shortage::OfAll => "start fewer replicas, request less `cpu`, or let replicas wait for each other with `policy: {gang: false}`",
-                Shortage::OfOne => "request less `cpu`, or omit `--strict-resources` to run without enforcing it",
+                Shortage::OfAll => format!(
+                    "start fewer replicas, request less `cpu`, or let replicas wait for each other with `{}`",
+                    Keys::of(run).no_gang
+                ),
+                Shortage::OfOne => {
+                    "request less `cpu`, or omit `--strict-resources` to run without enforcing it".to_owned()
+                }
             })
     })
 }

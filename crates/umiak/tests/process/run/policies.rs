@@ -373,6 +373,17 @@ fn too_few_devices() {
     assert!(!stage.run_dir().exists(), "no run was recorded");
     let outcome = stage.run(&wide).env("UMIAK_NVIDIA_PROC", &driver).finish();
     outcome.expect_code(125).expect_err("error[J0020]");
+    // The hints have the keys of the format.
+    for (gpus, count, hint) in
+        [(0, 1, "set `gpu: 0` in `resourcePerInstance`"), (2, 3, "extras: {gangAllocation: false}")]
+    {
+        let driver = gpus::fake(&stage.sandbox.path().join(format!("of-{gpus}")), gpus);
+        let openpai = format!(
+            "protocolVersion: 2\nname: x\ntype: job\nprerequisites: [{{type: dockerimage, name: i, uri: u}}]\ntaskRoles: {{w: {{instances: {count}, dockerImage: i, resourcePerInstance: {{cpu: 1, memoryMB: 64, gpu: 1}}, commands: ['true']}}}}\n"
+        );
+        let outcome = stage.run(&openpai).env("UMIAK_NVIDIA_PROC", driver).finish();
+        outcome.expect_code(125).expect_err("error[J0020]").expect_err(hint);
+    }
     // The mock always has enough.
     for document in [gang, wide] {
         let stage = Stage::new("mock");
