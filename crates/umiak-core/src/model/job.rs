@@ -254,6 +254,23 @@ pub enum Exits {
     Pai,
 }
 
+impl Exits {
+    pub const ALL: [Self; 1] = [Self::Pai];
+    /// Their names in documents.
+    pub const WORDS: &'static [&'static str] = &[Self::Pai.word()];
+
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Pai => "pai",
+        }
+    }
+
+    /// The table of this name.
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|exits| exits.word() == word)
+    }
+}
+
 /// Policies of the whole job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
@@ -299,7 +316,7 @@ impl Default for Policy {
 /// How often something may be restarted after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Restart {
-    /// Number of restarts, not counting the first start; `u32::MAX` for no limit.
+    /// Number of restarts, not counting the first start; 4294967295 for no limit.
     pub max: u32,
     /// Separate budget for failures that the program did not cause (no memory to fork, a lost host).
     pub max_platform: u32,
@@ -321,6 +338,9 @@ pub struct Restart {
 }
 
 impl Restart {
+    /// A number that stands for no limit.
+    pub const UNLIMITED: u32 = u32::MAX;
+
     /// The number of restarts for failures of this kind.
     pub fn budget(&self, blame: Blame) -> u32 {
         match blame {

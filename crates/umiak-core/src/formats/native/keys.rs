@@ -2,7 +2,7 @@
 
 use crate::formats::document::keys::key;
 pub use crate::formats::document::keys::{Key, KeyKind, Table};
-use crate::model::Contract;
+use crate::model::{Contract, Exits};
 
 /// True for keys of the document that are ignored: a place for anchors.
 pub fn is_extension(key: &str) -> bool {
@@ -125,7 +125,7 @@ pub static POLICY: Table = Table {
         ),
         key(
             "exits",
-            KeyKind::Choice(&["pai"]),
+            KeyKind::Choice(Exits::WORDS),
             "by kind",
             "Which failures are repeated. `pai`: by OpenPAI's table of exit codes and log texts; a transient failure counts towards `max_platform`, a permanent one is not repeated. Without it, a program's own failure counts towards `max`.",
             "pai",

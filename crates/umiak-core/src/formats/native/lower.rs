@@ -358,7 +358,7 @@ fn lower_policy(raw: &RawPolicy) -> Policy {
             Some("end") => Success::End,
             _ => Success::All,
         },
-        exits: raw.exits.as_ref().map(|_| Exits::Pai),
+        exits: raw.exits.as_ref().and_then(|at| Exits::named(at.value)),
         gang: raw.gang.unwrap_or(default.gang),
     }
 }

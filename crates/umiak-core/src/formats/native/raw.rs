@@ -7,7 +7,7 @@ use super::keys::{self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PORTS, MAX_REP
 use crate::diag::{Code, Span};
 use crate::formats::document::reader::{At, Entries, NameRule, Reader, did_you_mean, either};
 use crate::formats::document::tree::{Node, Value, shortened};
-use crate::model::{Contract, MinSucceeded};
+use crate::model::{Contract, Exits, MinSucceeded, Restart};
 
 #[derive(Debug, Default)]
 pub(super) struct RawDocument {
@@ -177,7 +177,7 @@ fn policy(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawPolicy>
         grace: entries.value(reader, "grace", Reader::duration),
         success: entries
             .read(reader, "success", |reader, what, node| reader.choice(what, node, &["all", "first", "end"])),
-        exits: entries.read(reader, "exits", |reader, what, node| reader.choice(what, node, &["pai"])),
+        exits: entries.read(reader, "exits", |reader, what, node| reader.choice(what, node, Exits::WORDS)),
         gang: entries.value(reader, "gang", Reader::boolean),
         settle: entries.value(reader, "settle", Reader::duration),
     })
@@ -196,7 +196,7 @@ fn one_of_two<T>(reader: &mut Reader<'_>, name: &str, inner: Option<At<T>>, oute
 /// A number, or a mapping.
 fn restart<'a>(table: &'static keys::Table) -> impl Fn(&mut Reader<'a>, &str, &Node) -> Option<RawRestart> {
     let count = |reader: &mut Reader<'a>, what: &str, node: &Node| match node.text() {
-        Some(UNLIMITED) => Some(At { value: u32::MAX, at: node.at }),
+        Some(UNLIMITED) => Some(At { value: Restart::UNLIMITED, at: node.at }),
         _ => reader.number(what, node, 0, MAX_RESTARTS),
     };
     move |reader, what, node| {

@@ -9,7 +9,7 @@ use super::*;
 use crate::diag::{Diagnostic, Source};
 use crate::formats::document::{self, Document, Format, decode};
 use crate::formats::parse;
-use crate::model::{Completion, Contract, MinSucceeded, Resources, Scope, StartAfter, When};
+use crate::model::{Completion, Contract, MinSucceeded, Resources, Restart, Scope, StartAfter, When};
 
 fn documents(kind: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/documents").join(kind);
@@ -219,8 +219,8 @@ fn keys_of_a_role() {
 fn what_openpai_jobs_need() {
     let main = |keys: &str| job(&role(keys)).roles.remove(1);
     assert_eq!(main("resources: {shm: 64Mi}").work.resources.shm_bytes, Some(64 << 20));
-    assert_eq!(main("restarts: unlimited").restart.rule.max, u32::MAX);
-    assert_eq!(main("restarts: {max_platform: unlimited}").restart.rule.max_platform, u32::MAX);
+    assert_eq!(main("restarts: unlimited").restart.rule.max, Restart::UNLIMITED);
+    assert_eq!(main("restarts: {max_platform: unlimited}").restart.rule.max_platform, Restart::UNLIMITED);
     assert_eq!(main("contracts: [pai, torch]").work.contracts, Some(vec![Contract::Pai, Contract::Torch]));
     assert_eq!(job("umiak: v1\nroles: {_a: {command: x}}").roles[0].name.as_str(), "_a");
     let two = |contracts: &str| {

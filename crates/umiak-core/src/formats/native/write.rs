@@ -10,7 +10,7 @@ use super::keys::{CONTRACTS, UNLIMITED};
 use super::lower::{MAX_PLATFORM, START_TIMEOUT};
 use crate::formats::units;
 use crate::model::{
-    Completion, Contract, Job, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleRestart, Scope,
+    Completion, Contract, Exits, Job, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleRestart, Scope,
     StartAfter, Success, When,
 };
 
@@ -127,7 +127,7 @@ fn policy(policy: &Policy) -> Vec<Pair> {
         Success::End => "end",
     };
     push("success", policy.success == default.success, success.to_owned());
-    push("exits", policy.exits.is_none(), "pai".to_owned());
+    push("exits", policy.exits.is_none(), policy.exits.map_or("", Exits::word).to_owned());
     push("gang", policy.gang == default.gang, policy.gang.to_string());
     push("settle", policy.settle == default.settle, units::written(policy.settle));
     pairs
@@ -135,7 +135,7 @@ fn policy(policy: &Policy) -> Vec<Pair> {
 
 /// What differs from the defaults of `restarts`.
 fn restart(rule: &Restart) -> Vec<Pair> {
-    let count = |count: u32| if count == u32::MAX { UNLIMITED.to_owned() } else { count.to_string() };
+    let count = |count: u32| if count == Restart::UNLIMITED { UNLIMITED.to_owned() } else { count.to_string() };
     let default = Restart::default();
     let mut pairs = Vec::new();
     let mut push = |name, is_default: bool, value: String| pairs.extend((!is_default).then_some((name, value)));

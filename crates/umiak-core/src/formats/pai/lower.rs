@@ -308,7 +308,7 @@ fn retries(reader: &mut Reader<'_>, role: &RawRole<'_>, gang: bool) -> u32 {
         let message = "an instance that has succeeded is not started again";
         reader.notice(Code::F0051, retries.at, message, "restarts failed instances only");
     }
-    u32::try_from(retries.value).unwrap_or(u32::MAX)
+    u32::try_from(retries.value).unwrap_or(Restart::UNLIMITED)
 }
 
 /// The labels of the document, and those that every instance has.
