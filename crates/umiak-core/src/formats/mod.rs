@@ -9,7 +9,7 @@ pub mod prefix;
 pub mod settings;
 pub mod units;
 
-use crate::diag::{Code, Diagnostic, Source};
+use crate::diag::{Code, Diagnostic, Source, Span};
 use crate::model::Job;
 use document::reader::Reader;
 use document::{Checked, Converted, Document, Format, Reading, Tree};
@@ -19,15 +19,17 @@ use settings::Settings;
 /// The job that a document of any format describes, or all its errors. `params` are those of the command line.
 pub fn parse(source: &Source, params: &[(String, String)], settings: &Settings) -> Result<Document, Vec<Diagnostic>> {
     let (mut reader, reading) = read(source, params, settings).map_err(|error| vec![error])?;
-    for (name, at) in &reading.needed {
-        reader.error(Code::F0034, *at, format!("parameter `{name}` has no value"), "no default");
-        reader.hint(format!("set it with `-p {name}=…`"));
-    }
+    reading.needed.iter().for_each(|(name, at)| without_value(&mut reader, name, *at));
     let Reading { job, masked, secrets, .. } = reading;
     let Some(job) = job.filter(|_| reader.errors.is_empty()) else {
         return Err(reader.into_diagnostics());
     };
     Ok(Document { job, notices: reader.into_diagnostics(), masked, secrets })
+}
+
+fn without_value(reader: &mut Reader<'_>, name: &str, at: Span) {
+    reader.error(Code::F0034, at, format!("parameter `{name}` has no value"), "no default");
+    reader.hint(format!("set it with `-p {name}=…`"));
 }
 
 /// Checks a document before a run: parameters without a value are not errors.
@@ -51,12 +53,20 @@ pub fn convert(
     let (format, Tree { root, errors }) = tree(source).map_err(one)?;
     let mut reader = Reader::new(source, errors);
     reader.hide_secrets(&root);
-    if format == Format::Native {
-        native::read(&mut reader, root, params, settings);
-        let converted = Converted { text: source.text.clone(), format };
-        return if reader.errors.is_empty() { Ok(converted) } else { Err(reader.into_diagnostics()) };
+    match format {
+        Format::Native => {
+            native::read(&mut reader, root, params, settings);
+            let converted = Converted { text: source.text.clone(), format };
+            return if reader.errors.is_empty() { Ok(converted) } else { Err(reader.into_diagnostics()) };
+        }
+        Format::OpenPai => {
+            let needed = pai::read(&mut reader, &root, params).needed;
+            // Secrets become secrets of the native document, and are needed there.
+            let plain = needed.iter().filter(|(name, _)| !name.starts_with("secrets."));
+            plain.for_each(|(name, at)| without_value(&mut reader, name, *at));
+        }
+        Format::PaddleFlow | Format::PaddleRec => return Err(vec![document::not_in_this_version(source, format)]),
     }
-    pai::read(&mut reader, &root, params);
     if !reader.errors.is_empty() {
         return Err(reader.into_diagnostics());
     }
@@ -100,12 +110,13 @@ fn read<'a>(
     reader.hide_secrets(&root);
     let reading = match format {
         Format::OpenPai => pai::read(&mut reader, &root, params),
-        _ => native::read(&mut reader, root, params, settings),
+        Format::Native => native::read(&mut reader, root, params, settings),
+        Format::PaddleFlow | Format::PaddleRec => return Err(document::not_in_this_version(source, format)),
     };
     Ok((reader, reading))
 }
 
-/// The format of a document that can be read, and its tree.
+/// The format of a document, and its tree.
 fn tree(source: &Source) -> Result<(Format, Tree), Diagnostic> {
     if document::is_script(source) {
         return Err(document::not_a_script(source));
@@ -117,9 +128,11 @@ fn tree(source: &Source) -> Result<(Format, Tree), Diagnostic> {
         return Err(error);
     }
     match (format, tree) {
-        (Some(format @ (Format::Native | Format::OpenPai)), Ok(tree)) => Ok((format, tree)),
+        (Some(format), Ok(tree)) => Ok((format, tree)),
         (Some(Format::Native | Format::OpenPai) | None, Err(error)) => Err(error),
-        (Some(other), _) => Err(document::not_in_this_version(source, other)),
+        (Some(other @ (Format::PaddleFlow | Format::PaddleRec)), Err(_)) => {
+            Err(document::not_in_this_version(source, other))
+        }
         (None, Ok(tree)) => Err(document::not_recognised(source, &tree.root)),
     }
 }

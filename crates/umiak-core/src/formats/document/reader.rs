@@ -129,12 +129,18 @@ impl<'a> Reader<'a> {
         if self.errors.has_room() && self.notices.has_room() { nearest(word, candidates) } else { None }
     }
 
-    /// A parameter of the command line that the document does not have.
-    pub(crate) fn unknown_parameter<'c>(&mut self, name: &str, known: impl Iterator<Item = &'c str>) {
+    /// A parameter of the command line that the document does not have. `kind` is what the names of its kind begin with.
+    pub(crate) fn unknown_parameter<'c>(&mut self, name: &str, kind: &str, known: impl Iterator<Item = &'c str>) {
         let known: Vec<&str> = known.collect();
+        let is_it = |known: &&&str| known.strip_suffix(name).is_some_and(|kind| kind.ends_with('.'));
+        let near = known.iter().find(is_it).copied().or_else(|| {
+            let of_kind = known.iter().filter_map(|known| known.strip_prefix(kind));
+            let near = nearest(name.strip_prefix(kind)?, of_kind)?;
+            known.iter().find(|known| known.strip_prefix(kind) == Some(near)).copied()
+        });
         self.errors.add(|| {
             let error = Diagnostic::error(Code::F0033, format!("`{}` has no parameter `{name}`", self.source.name));
-            match nearest(name, known.iter().copied()) {
+            match near {
                 Some(near) => error.hint(format!("did you mean `-p {near}=…`?")),
                 None if known.is_empty() => error.hint("the document defines no parameters"),
                 None => error.row("parameters", known.join(", ")),

@@ -24,6 +24,8 @@ pub(crate) trait Templates {
 pub(crate) enum Unfilled {
     NotAName,
     Unknown,
+    /// It has parts, and no value of its own.
+    Mapping,
     /// The template stays as it is written.
     Kept,
     /// The parameter has no value, which is reported at the parameter: texts with it are excluded from further checks.
@@ -87,10 +89,14 @@ fn filled<T: Templates>(reader: &mut Reader<'_>, text: &str, written: Span, temp
                 reader.error(Code::F0032, at, format!("`{}` is not a valid parameter name", shortened(trimmed)), "");
                 reader.hint(T::LITERAL);
             }
-            Err(Unfilled::Unknown) => {
+            Err(why @ (Unfilled::Unknown | Unfilled::Mapping)) => {
                 let at = at(reader.source);
                 let label = if has_room { templates.unknown(trimmed) } else { String::new() };
-                reader.error(Code::F0030, at, format!("unknown parameter `{trimmed}`"), label);
+                let message = match why {
+                    Unfilled::Mapping => format!("`{trimmed}` is a mapping"),
+                    _ => format!("unknown parameter `{trimmed}`"),
+                };
+                reader.error(Code::F0030, at, message, label);
             }
         }
         // A delimiter inside the template counts too.

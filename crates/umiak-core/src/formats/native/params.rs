@@ -79,7 +79,7 @@ pub(super) fn params(reader: &mut Reader<'_>, root: &Node, given: &[(String, Str
         params.values.insert(name, value);
     }
     for (name, _) in given.iter().filter(|(name, _)| !params.values.contains_key(name)) {
-        reader.unknown_parameter(name, params.values.keys().map(String::as_str));
+        reader.unknown_parameter(name, "", params.values.keys().map(String::as_str));
     }
     params
 }

@@ -22,10 +22,10 @@ use super::document::Reading;
 use super::document::masked::{Secrets, masked};
 use super::document::reader::Reader;
 use super::document::template::words;
-use super::document::tree::Node;
-use crate::diag::Span;
+use super::document::tree::{Node, Value};
+use crate::diag::{Code, Span};
 use crate::mask::{self, Known};
-use crate::model::{Exits, Job, Success};
+use crate::model::{Exits, Job, Restart, Success};
 pub(super) use convert::{Conversion, convert};
 use values::{Below, Values, canonical};
 
@@ -68,7 +68,7 @@ pub fn make_strict(job: &mut Job) {
     job.policy.success = Success::End;
     let rules = job.roles.iter_mut().map(|role| &mut role.restart.rule).filter(|rule| rule.max_platform > 0);
     for rule in rules.chain([&mut job.policy.restart]) {
-        (rule.max_platform, rule.platform_backoff) = (u32::MAX, Some(Duration::ZERO));
+        (rule.max_platform, rule.platform_backoff) = (Restart::UNLIMITED, Some(Duration::ZERO));
     }
 }
 
@@ -114,23 +114,72 @@ fn values<'n>(
     (values.parameters, values.secrets) = (below("$parameters"), below("$secrets"));
     let is_hidden = root.child("secrets").is_some_and(is_masked);
     let used: BTreeSet<String> = words::<Values>(&reader.source.text).map(canonical).collect();
-    for name in used.iter().filter(|name| name.starts_with("$secrets.")) {
-        if values.written(name).map_or(is_hidden, is_mask) {
+    for name in &used {
+        let is_secret = name.starts_with("$secrets.");
+        let is_mask = || is_secret && values.written(name).map_or(is_hidden, is_mask);
+        if values.node(name).is_some_and(Node::is_null) || is_mask() {
             values.given.insert(name.clone(), None);
         }
     }
     for (name, value) in given {
-        let full = if name.starts_with("secrets.") { format!("${name}") } else { format!("$parameters.{name}") };
-        if values.given.contains_key(&full) || values.written(&full).is_some() {
-            values.given.insert(full, Some(value.clone()));
-        } else {
-            reader.unknown_parameter(name, values.parameters.names());
+        let full = full_name(name);
+        match values.node(&full) {
+            Some(Node { value: Value::Map(entries), at, .. }) => {
+                let part = entries.iter().find_map(|(key, _)| key.text()).unwrap_or("PART");
+                reader.error(Code::F0033, *at, format!("`{name}` is a mapping"), "has no value of its own");
+                reader.hint(format!("set a part of it: `-p {name}.{part}=…`"));
+            }
+            None if !values.given.contains_key(&full) => {
+                let secrets: Vec<String> = values.secrets.names().map(|name| format!("secrets.{name}")).collect();
+                let kind = if full.starts_with("$secrets.") { "secrets." } else { "" };
+                let plain = values.parameters.names().filter(|_| kind.is_empty());
+                reader.unknown_parameter(name, kind, plain.chain(secrets.iter().map(String::as_str)));
+            }
+            _ => {
+                values.given.insert(full, Some(value.clone()));
+            }
         }
     }
-    let at = root.entries().iter().find(|(key, _)| key.text() == Some("secrets")).map_or(root.at, |(key, _)| key.at);
+    for (name, _) in given {
+        refuse_part(reader, name, &values, &used);
+    }
+    let place = |name: &str| {
+        let key = |node: &Node, name: &str| {
+            node.entries().iter().find(|(key, _)| key.text() == Some(name)).map(|(key, _)| key.at)
+        };
+        let mut parts = name.trim_start_matches('$').split('.');
+        let (kind, first) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        root.child(kind).and_then(|node| key(node, first)).or_else(|| key(root, kind)).unwrap_or(root.at)
+    };
     let is_needed = |name: &&String| values.given.get(*name) == Some(&None);
-    let needed = used.iter().filter(is_needed).map(|name| (name.trim_start_matches('$').to_owned(), at)).collect();
+    let needed = used.iter().filter(is_needed).map(|name| (given_name(name).to_owned(), place(name))).collect();
     (values, needed)
+}
+
+/// The full name of a parameter of the command line.
+fn full_name(given: &str) -> String {
+    let name = canonical(given);
+    if name.starts_with("secrets.") { format!("${name}") } else { format!("$parameters.{name}") }
+}
+
+/// The name on the command line of a full name.
+fn given_name(full: &str) -> &str {
+    full.strip_prefix("$parameters.").unwrap_or(full.trim_start_matches('$'))
+}
+
+/// Refuses a value for a list of which an item is used, and for an item of a list that is used as a whole: the template
+/// would keep the value of the document.
+fn refuse_part(reader: &mut Reader<'_>, name: &str, values: &Values<'_>, used: &BTreeSet<String>) {
+    let full = full_name(name);
+    let below = format!("{full}.");
+    let parts = used.range(below.clone()..).take_while(|one| one.starts_with(&below)).map(String::as_str);
+    let wholes = full.match_indices('.').map(|(at, _)| &full[..at]).filter(|whole| used.contains(*whole));
+    let is_old = |one: &&str| !values.given.contains_key(*one) && values.written(one).is_some();
+    if let Some(one) = parts.chain(wholes).find(is_old) {
+        let at = values.node(one).map_or_else(Span::default, |node| node.at);
+        reader.error(Code::F0033, at, format!("`-p {name}=…` does not change `<% {one} %>`"), "keeps this value");
+        reader.hint(format!("set it with `-p {}=…`", given_name(one)));
+    }
 }
 
 /// `secrets: "******"`, as OpenPAI shows the document of a job.

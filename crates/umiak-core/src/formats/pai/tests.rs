@@ -259,6 +259,62 @@ fn parameters_of_the_command_line() {
     assert_eq!(errors[0].message, "`job.yaml` has no parameter `lrr`");
 }
 
+/// The first error with this template and these parameters: its message, and what its label and its hints say.
+fn refused(template: &str, given: &[(&str, &str)]) -> (String, String) {
+    let source = document(&format!(
+        "parameters: {{nest: {{k: v}}, nul: , list: [a, b], lr: 1}}\nsecrets: {{tok: abcdefgh}}\ntaskRoles:\n  w: {{{NEEDS}, commands: ['x <% {template} %>']}}\n"
+    ));
+    let given: Vec<(String, String)> = given.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    match parse(&source, &given, &Settings::default()) {
+        Ok(document) => (script(&document, 0).rsplit('\n').next().unwrap_or_default().to_owned(), String::new()),
+        Err(errors) => {
+            let label = errors[0].labels.first().map(|label| label.label.clone()).filter(|text| !text.is_empty());
+            let rows = errors[0].rows.iter().map(|(_, text)| text).chain(&errors[0].hints).cloned();
+            (errors[0].message.clone(), label.into_iter().chain(rows).collect::<Vec<_>>().join("; "))
+        }
+    }
+}
+
+#[test]
+fn parameters_with_parts_and_without_a_value() {
+    for (template, given, message, help) in [
+        ("$parameters.nest", &[][..], "`$parameters.nest` is a mapping", "name a part of it, as `$parameters.nest.k`"),
+        ("$parameters.nul", &[], "parameter `nul` has no value", "no default; set it with `-p nul=…`"),
+        ("$parameters.nul", &[("nul", "5")], "x 5", ""),
+        ("$paramters.lr", &[], "unknown parameter `$paramters.lr`", "did you mean `$parameters.lr`?"),
+        (
+            "$parameters.lr",
+            &[("nest", "1")],
+            "`nest` is a mapping",
+            "has no value of its own; set a part of it: `-p nest.k=…`",
+        ),
+        ("$parameters.lr", &[("tok", "1")], "`job.yaml` has no parameter `tok`", "did you mean `-p secrets.tok=…`?"),
+        ("$parameters.lr", &[("secrets.nope", "1")], "`job.yaml` has no parameter `secrets.nope`", "secrets.tok"),
+        (
+            "$parameters.list[1]",
+            &[("list", "[x,y]")],
+            "`-p list=…` does not change `<% $parameters.list.1 %>`",
+            "keeps this value; set it with `-p list.1=…`",
+        ),
+        (
+            "$parameters.list",
+            &[("list.1", "y")],
+            "`-p list.1=…` does not change `<% $parameters.list %>`",
+            "keeps this value; set it with `-p list=…`",
+        ),
+        ("$parameters.list", &[("list", "x,y")], "x x,y", ""),
+        ("$parameters.list[1]", &[("list[1]", "Q")], "x Q", ""),
+    ] {
+        assert_eq!(refused(template, given), (message.to_owned(), help.to_owned()), "{template} {given:?}");
+    }
+    let source = document(&format!(
+        "parameters: {{nul: }}\ntaskRoles:\n  w: {{{NEEDS}, commands: ['<% $parameters.nul %>']}}\n"
+    ));
+    assert_eq!(check(&source, &[], &Settings::default()).needed, ["nul"]);
+    let errors = convert(&source, &[], &Settings::default()).expect_err("it needs a value");
+    assert_eq!(errors[0].message, "parameter `nul` has no value");
+}
+
 #[test]
 fn formats_are_told_apart() {
     let (format, _) = crate::formats::document::recognise(&document("taskRoles: {}"));

@@ -51,8 +51,8 @@ impl<'n> Below<'n> {
         }
     }
 
-    /// The value of `uri.0`.
-    fn get(&self, path: &str) -> Option<&str> {
+    /// What is at `uri.0`.
+    fn at(&self, path: &str) -> Option<&'n Node> {
         let mut node = self.root?;
         for part in path.split('.') {
             node = match &node.value {
@@ -61,6 +61,12 @@ impl<'n> Below<'n> {
                 Value::Scalar(_) => return None,
             };
         }
+        Some(node)
+    }
+
+    /// The value of `uri.0`.
+    fn get(&self, path: &str) -> Option<&str> {
+        let node = self.at(path)?;
         match &node.value {
             Value::Scalar(_) if node.is_null() => None,
             Value::Scalar(scalar) => Some(&scalar.text),
@@ -109,7 +115,7 @@ pub(super) struct Values<'n> {
     pub(super) broken: Vec<&'static str>,
 }
 
-impl Values<'_> {
+impl<'n> Values<'n> {
     /// The value of a full name, if it has one: that of the command line, else that of the document.
     pub(super) fn known(&self, name: &str) -> Option<&str> {
         self.given.get(name).map_or_else(|| self.written(name), |given| given.as_deref())
@@ -117,9 +123,20 @@ impl Values<'_> {
 
     /// The value of a full name in the document.
     pub(super) fn written(&self, name: &str) -> Option<&str> {
+        let (below, path) = self.place(name)?;
+        below.get(path)
+    }
+
+    /// What has this full name in the document.
+    pub(super) fn node(&self, name: &str) -> Option<&'n Node> {
+        let (below, path) = self.place(name)?;
+        below.at(path)
+    }
+
+    fn place<'w>(&self, name: &'w str) -> Option<(&Below<'n>, &'w str)> {
         match name.split_once('.')? {
-            ("$parameters", path) => self.parameters.get(path),
-            ("$secrets", path) => self.secrets.get(path),
+            (PARAMETERS, path) => Some((&self.parameters, path)),
+            (SECRET, path) => Some((&self.secrets, path)),
             _ => None,
         }
     }
@@ -140,21 +157,35 @@ impl Templates for Values<'_> {
     const LITERAL: &'static str = "references are `$parameters.NAME`, `$secrets.NAME`, and `$data.KEY`, `$output.KEY` and `$script.KEY` of what the role uses";
 
     fn value(&self, word: &str) -> Result<&str, Unfilled> {
-        let kind = word.split_once('.').filter(|(kind, rest)| KINDS.contains(kind) && !rest.is_empty());
-        let Some((kind, _)) = kind else { return Err(Unfilled::NotAName) };
+        let Some((kind, _)) = word.split_once('.').filter(|(_, rest)| !rest.is_empty()) else {
+            return Err(Unfilled::NotAName);
+        };
+        if !KINDS.contains(&kind) {
+            return Err(nearest(kind, KINDS).map_or(Unfilled::NotAName, |_| Unfilled::Unknown));
+        }
         if self.broken.contains(&kind) {
             return Err(Unfilled::Missing);
         }
         let name = canonical(word);
         match self.given.get(&name) {
             Some(value) => value.as_deref().ok_or(Unfilled::Missing),
-            None => self.written(&name).ok_or(Unfilled::Unknown),
+            None => self.written(&name).ok_or_else(|| match self.node(&name).map(|node| &node.value) {
+                Some(Value::Map(_)) => Unfilled::Mapping,
+                _ => Unfilled::Unknown,
+            }),
         }
     }
 
     fn unknown(&self, word: &str) -> String {
+        if let Some(node) = self.node(&canonical(word)) {
+            let part = node.entries().iter().find_map(|(key, _)| key.text());
+            return part.map_or("it is empty".to_owned(), |part| format!("name a part of it, as `{word}.{part}`"));
+        }
         match word.split_once('.') {
-            Some(("$secrets", name)) => did_you_mean(nearest(name, self.secrets.names()), "not in `secrets`"),
+            Some((kind, name)) if !KINDS.contains(&kind) => {
+                did_you_mean(nearest(kind, KINDS).map(|kind| format!("{kind}.{name}")).as_deref(), "no such kind")
+            }
+            Some((SECRET, name)) => did_you_mean(nearest(name, self.secrets.names()), "not in `secrets`"),
             Some((_, name)) => did_you_mean(nearest(name, self.parameters.names()), "not in `parameters`"),
             None => String::new(),
         }
