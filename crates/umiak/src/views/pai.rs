@@ -1,6 +1,6 @@
 //! A run as OpenPAI shows a job: `show --as pai`, and as JSON the body that its server answers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 use schemars::JsonSchema;
@@ -180,8 +180,10 @@ impl PaiJob {
         let planned: HashMap<&str, &Replica> =
             plan.iter().flat_map(|plan| &plan.replicas).map(|planned| (planned.name.as_str(), planned)).collect();
         let mut task_roles = BTreeMap::new();
-        for role in &status.roles {
-            let name = role.role.clone();
+        // The plan of a launch names no role.
+        let roles: BTreeSet<&str> = status.replicas.iter().map(ReplicaStatus::role).collect();
+        for name in roles {
+            let name = name.to_owned();
             let of_role = status.replicas.iter().filter(|replica| replica.role() == name);
             let task_statuses = of_role
                 .map(|replica| task(replica, loaded, entry, planned.get(replica.replica.as_str()).copied()))

@@ -104,6 +104,7 @@ impl Coordinator {
         if !may {
             return None;
         }
+        // Only documents have a table of exits, and they run on one node.
         let delay = restart::delay(
             &self.options.restart,
             &self.restarts,
