@@ -180,7 +180,7 @@ impl Ended {
     }
 
     /// True if it ended before we sent a signal, or exceeded its time limit.
-    fn is_by_itself(&self) -> bool {
+    pub fn is_by_itself(&self) -> bool {
         self.before_stop || self.timed_out.is_some()
     }
 

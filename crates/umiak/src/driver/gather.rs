@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use umiak_core::diagnose::{self, kernel::add_over_limit, pai};
 use umiak_core::facts::Evidence;
@@ -15,9 +16,10 @@ use crate::host::kernel::EndedProcess;
 use crate::secrets;
 
 const SIGKILL: i32 = 9;
-/// Ends after which only this much of a log is searched while the job is being stopped.
-const SEARCHED_WHOLE: usize = 16;
-const LATE: u64 = 64 << 10;
+/// Nothing else is heard during the search of a log. When it has taken this long, and a tenth of the time since the
+/// start, only this much of each log is searched.
+const SEARCH: Duration = Duration::from_millis(500);
+const HURRIED: u64 = 64 << 10;
 
 impl Driver {
     /// `ended` failed by themselves; for `stopped`, only log lines from before our stop count; `done` have succeeded.
@@ -69,16 +71,19 @@ impl Driver {
     }
 
     /// What the job's table of exits says about a failed end. The log is searched only if the exit does not decide.
-    pub(super) fn classify(&self, id: AttemptId, exit: &Exit, over_limit: bool) -> Option<Classed> {
+    pub(super) fn classify(&mut self, id: AttemptId, exit: &Exit, over_limit: bool) -> Option<Classed> {
         let Exits::Pai = self.core.plan.job.policy.exits.filter(|_| !exit.is_success())?;
-        // When all of a large job fail together, the first ones are enough to find the cause.
-        let is_late = self.core.now.stopping.is_some() && self.core.now.ends.len() > SEARCHED_WHOLE;
-        let length = if is_late { LATE } else { pai::SEARCHED };
-        let log = || {
-            let log = self.core.log(id);
-            log.map(|log| evidence::last_bytes(&log.path, log.start, length)).unwrap_or_default()
-        };
-        Some(pai::classify(exit, over_limit, log))
+        let begun = self.core.now.attempt_started.map(|begun| begun.elapsed()).unwrap_or_default();
+        let length = if self.core.now.searched < SEARCH + begun / 10 { pai::SEARCHED } else { HURRIED };
+        // What it wrote after our signal is no evidence.
+        let end = self.core.now.log_at_stop.get(&id.slot).copied();
+        let log = self.core.log(id);
+        let started = Instant::now();
+        let classed = pai::classify(exit, over_limit, || {
+            log.map(|log| evidence::last_bytes(&log.path, log.start, end, length)).unwrap_or_default()
+        });
+        self.core.now.searched += started.elapsed();
+        Some(classed)
     }
 
     /// Evidence, with what was seen of the replica before our first signal, and its addresses.

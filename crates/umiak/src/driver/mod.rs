@@ -41,7 +41,7 @@ use std::io::IsTerminal as _;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use umiak_core::diag::Diagnostic;
 use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
@@ -151,6 +151,8 @@ pub(crate) struct Now {
     pub(crate) waited_elsewhere: bool,
     /// Replicas of whose current attempt a process was killed at its memory limit.
     over_limit: HashSet<Slot>,
+    /// How long logs of failed attempts have been searched.
+    searched: Duration,
     /// When the stop of all replicas began, and why.
     pub(crate) stopping: Option<(Instant, StopReason)>,
     pub(crate) killed: bool,
@@ -194,6 +196,7 @@ impl Now {
         self.ends.clear();
         self.log_at_stop.clear();
         self.over_limit.clear();
+        self.searched = Duration::ZERO;
         self.seen.clear();
         self.watching = hang::Watching::default();
         self.waited_elsewhere = false;

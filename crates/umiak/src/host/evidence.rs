@@ -62,8 +62,8 @@ fn tail(log: &Path, start: u64, end: Option<u64>, length: u64) -> Option<(Vec<u8
 }
 
 /// The last bytes of an attempt's part, in which a text is searched.
-pub(crate) fn last_bytes(log: &Path, start: u64, length: u64) -> Vec<u8> {
-    open(log).and_then(|file| end_of(&file, start, None, length)).unwrap_or_default().0
+pub(crate) fn last_bytes(log: &Path, start: u64, end: Option<u64>, length: u64) -> Vec<u8> {
+    open(log).and_then(|file| end_of(&file, start, end, length)).unwrap_or_default().0
 }
 
 /// The last bytes before `end`, and where they begin.

@@ -234,7 +234,7 @@ fn job(loaded: &LoadedRun, entry: &IndexEntry) -> JobStatus {
         app_exit_spec: spec,
         app_exit_trigger_task_role_name: trigger.map(|(role, _)| role.to_owned()),
         app_exit_trigger_task_index: trigger.map(|(_, index)| index),
-        waits_for: super::run::waits_for(status),
+        waits_for: super::run::waits_for(status).filter(|_| matches!(standing, RunStanding::Is(_))),
         past_attempts: status.restarts.iter().enumerate().map(past).collect(),
     }
 }
@@ -290,7 +290,10 @@ fn task(replica: &ReplicaStatus, loaded: &LoadedRun, entry: &IndexEntry, planned
         Stage::Running { .. } if status.stopping.is_some() => (PaiState::Stopping, None),
         Stage::Running { .. } => (PaiState::Running, None),
         Stage::Ended(ended) if ended.is_success() => (PaiState::Succeeded, Some(succeeded())),
-        Stage::Ended(ended) if ended.is_failure() => (PaiState::Failed, Some(ended_spec(ended))),
+        // What was stopped may handle the signal, and end with a code of its own.
+        Stage::Ended(ended) if ended.is_failure() && ended.is_by_itself() => {
+            (PaiState::Failed, Some(ended_spec(ended)))
+        }
         Stage::Ended(_) => (PaiState::Stopped, end()),
         Stage::Abandoned => (PaiState::Unknown, None),
     };
@@ -335,7 +338,7 @@ fn launched(replica: &ReplicaStatus) -> Option<u64> {
 fn past_spec(ended: &Ended) -> ExitSpec {
     match ended {
         ended if ended.is_success() => succeeded(),
-        ended if ended.is_failure() => ended_spec(ended),
+        ended if ended.is_failure() && ended.is_by_itself() => ended_spec(ended),
         _ => stopped(ENDED_WITH_JOB, "FrameworkAttemptCompletion"),
     }
 }

@@ -71,7 +71,10 @@ impl Door for DocumentDoor {
         let Some(dir) = core.plan.attempt_dir(replica, id.attempt) else { return Ok(()) };
         tasks::make(&dir, process, &self.known)?;
         if let Some(membership) = replica.member {
-            umiak_sys::files::make_directory(&core.plan.gloo_dir(membership.group, core.machine.attempt()))?;
+            let attempt = core.machine.attempt();
+            umiak_sys::files::make_directory(&core.plan.gloo_dir(membership.group, attempt))?;
+            // Removing those of very many attempts at the end would take long.
+            let _ = std::fs::remove_dir_all(core.plan.gloo_dir(membership.group, attempt.saturating_sub(1)));
         }
         Ok(())
     }

@@ -130,6 +130,17 @@ pub(super) fn of_the_cause() {
     sandbox.umiak(["run", "job.yaml"]).finish();
     let (second, job) = shown(&sandbox);
     assert_eq!((second.state.as_str(), second.user, second.platform), ("FAILED", 0, 0), "{job:#}");
+    // What an instance says about its stop is not its failure.
+    let stopped = "trap \"echo ImportError: late; exit 9\" TERM; touch $UMIAK_SUBMIT_DIR/up; sleep 60 & wait";
+    let fails = "while [ ! -e $UMIAK_SUBMIT_DIR/up ]; do sleep 0.02; done; exit 3";
+    let sandbox = Sandbox::new();
+    sandbox
+        .write("job.yaml", document("", "", &format!("if [ $PAI_TASK_INDEX = 1 ]; then {stopped}; else {fails}; fi")));
+    sandbox.umiak(["run", "job.yaml"]).finish();
+    let (third, job) = shown(&sandbox);
+    assert_eq!((third.state.as_str(), third.code), ("FAILED", 255), "{job:#}");
+    let task = &job["taskRoles"]["w"]["taskStatuses"][1];
+    assert_eq!((&task["taskState"], &task["containerExitCode"]), (&"STOPPED".into(), &(-220).into()), "{job:#}");
 }
 
 /// What a cluster reports is transient; a conflict waits long, and a stop ends the wait.
