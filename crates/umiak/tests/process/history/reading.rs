@@ -75,7 +75,7 @@ fn json() {
     let runs = Runs::new();
     runs.fixture("v1-lost-and-resumed");
     let shown: serde_json::Value = serde_json::from_str(&runs.out("show 1 --output json")).expect("JSON");
-    assert_eq!((&shown["v"], &shown["status"], &shown["code"]), (&2.into(), &"succeeded".into(), &0.into()));
+    assert_eq!((&shown["v"], &shown["status"], &shown["code"]), (&3.into(), &"succeeded".into(), &0.into()));
     assert_eq!(shown["epoch"], 1);
     assert_eq!(shown["replicas"][1]["past"][0]["exit"]["kind"], "lost");
     assert_eq!(shown["replicas"][1]["stage"]["status"], "ended");
