@@ -115,7 +115,7 @@ pub struct ReplicaStatus {
     pub node: String,
     pub endpoint: String,
     pub devices: Vec<String>,
-    /// The log file of the last attempt, and the offset at which its output begins.
+    /// The log file of the last attempt that was started, and the offset at which its output begins.
     pub log: String,
     pub log_start: u64,
     /// The earlier attempts, oldest first.
@@ -128,6 +128,9 @@ pub struct ReplicaStatus {
     /// Number of its first attempt in this attempt of the job.
     #[serde(skip)]
     pub(crate) first: u32,
+    /// The run has ended before a restart that was decided: a retry starts it again, however it ended.
+    #[serde(skip)]
+    pub(crate) withdrawn: bool,
 }
 
 /// The state of an attempt.
@@ -196,6 +199,9 @@ pub struct Past {
     pub attempt: u32,
     #[serde(flatten)]
     pub ended: Option<Ended>,
+    /// As in [`ReplicaStatus`].
+    #[serde(skip)]
+    first: u32,
 }
 
 /// The whole group was restarted.
@@ -341,6 +347,8 @@ impl Status {
                 }
             }
             Fact::Finished { outcome, exit_code } => {
+                // Restarts that have not begun: each replica shows how it ended.
+                self.replicas.iter_mut().for_each(ReplicaStatus::withdraw);
                 self.state = State::Finished { outcome: *outcome, exit_code: *exit_code };
             }
             Fact::StopSent { how, replicas } => {
@@ -372,7 +380,7 @@ impl Status {
             self.handles.clear();
             self.pending = None;
             for replica in &mut self.replicas {
-                let stays = matches!(&replica.stage, Stage::Ended(ended) if ended.is_success());
+                let stays = !replica.withdrawn && matches!(&replica.stage, Stage::Ended(ended) if ended.is_success());
                 if !stays || supervised.why == Began::RetriedAll {
                     replica.renew(0);
                 }
@@ -426,6 +434,7 @@ impl Status {
             retries: Vec::new(),
             stop_sent: None,
             first: FIRST_ATTEMPT,
+            withdrawn: false,
         });
         self.replicas.last_mut().expect("it was just pushed")
     }
@@ -496,15 +505,17 @@ impl Status {
 
     /// Replicas that failed without failing the run: its policies allow that, and no verdict names them.
     pub fn tolerated(&self) -> Vec<(&ReplicaStatus, &Ended)> {
-        let is_failed = matches!(self.state, State::Finished { outcome: Outcome::Failed, .. });
-        let verdict = self.verdict.as_ref().filter(|_| is_failed);
-        let findings = || verdict.into_iter().flat_map(|verdict| verdict.causes.iter().chain(&verdict.victims));
-        let is_named = |name: &str| findings().any(|finding| finding.subject.replica == name);
+        let findings = || self.verdict.iter().flat_map(|verdict| verdict.causes.iter().chain(&verdict.victims));
+        let is_named = |replica: &ReplicaStatus| {
+            findings().any(|finding| {
+                (&finding.subject.replica, finding.subject.attempt) == (&replica.replica, replica.attempt)
+            })
+        };
         let failed = self.replicas.iter().filter_map(|replica| match &replica.stage {
             Stage::Ended(ended) if ended.is_failure() && ended.is_by_itself() => Some((replica, ended)),
             _ => None,
         });
-        failed.filter(|(replica, _)| !is_named(&replica.replica)).collect()
+        failed.filter(|(replica, _)| !is_named(replica)).collect()
     }
 
     pub fn is_finished(&self) -> bool {
@@ -547,6 +558,12 @@ impl ReplicaStatus {
         self.past.iter().filter(|past| past.attempt >= self.first)
     }
 
+    /// Attempts that may have output, oldest first.
+    pub fn begun(&self) -> Vec<u32> {
+        let current = (self.stage != Stage::Waiting).then_some(self.attempt);
+        self.past.iter().map(|past| past.attempt).chain(current).collect()
+    }
+
     pub fn is_live(&self) -> bool {
         matches!(self.stage, Stage::Starting { .. } | Stage::Running { .. })
     }
@@ -554,9 +571,23 @@ impl ReplicaStatus {
     /// Resets the replica to a new attempt, with at least this number. Numbers are never reused.
     fn renew(&mut self, attempt: u32) {
         let begun = self.stage != Stage::Waiting;
-        self.first = (self.attempt + u32::from(begun)).max(attempt);
-        self.turn_to(self.first);
+        let first = (self.attempt + u32::from(begun)).max(attempt);
+        self.turn_to(first);
+        (self.first, self.withdrawn) = (first, false);
         self.retries.clear();
+    }
+
+    /// Returns to the attempt before, if this one waits for its start.
+    fn withdraw(&mut self) {
+        if self.stage != Stage::Waiting {
+            return;
+        }
+        let Some(Past { attempt, ended, first }) = self.past.pop() else { return };
+        if first == self.first {
+            self.retries.pop();
+        }
+        (self.attempt, self.first, self.withdrawn) = (attempt, first, true);
+        self.stage = ended.map_or(Stage::Abandoned, Stage::Ended);
     }
 
     /// Switches to another attempt. The previous one is moved to `past` if it was started.
@@ -573,7 +604,7 @@ impl ReplicaStatus {
             }
             Stage::Starting { .. } | Stage::Running { .. } | Stage::Abandoned => None,
         };
-        self.past.push(Past { attempt: self.attempt, ended });
+        self.past.push(Past { attempt: self.attempt, ended, first: self.first });
         self.attempt = attempt;
     }
 }

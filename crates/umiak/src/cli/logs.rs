@@ -88,20 +88,18 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 }
 
 fn print(arguments: &Arguments, loaded: &LoadedRun, words: &[String]) -> Done {
-    let Chosen { replicas: chosen, attempt: cause, elsewhere } = choose(loaded, words)?;
+    let Chosen { replicas: chosen, elsewhere } = choose(loaded, words)?;
     if !elsewhere.is_empty() {
         let shown = chosen.iter().map(|replica| replica.replica.as_str()).collect::<Vec<_>>().join(", ");
         talk(&nodes::not_here(loaded, &elsewhere, Diagnostic::notice).row("shown", shown));
     }
     let pointers = source::pointers(&loaded.run)?;
-    let attempts = |replica: &ReplicaStatus| match (arguments.attempt, cause) {
-        (Some(Which::All), _) => begun(replica),
+    let attempts = |replica: &ReplicaStatus| match arguments.attempt {
+        Some(Which::All) => replica.begun(),
         // A further attempt may still begin.
-        (Some(Which::Number(number)), _) if arguments.follow => vec![number],
-        (Some(Which::Number(number)), _) => begun(replica).into_iter().filter(|begun| *begun == number).collect(),
-        // When following, the attempt after the failed one matters.
-        (None, Some(attempt)) if !arguments.follow => vec![attempt],
-        (None, _) => begun(replica).last().copied().into_iter().collect(),
+        Some(Which::Number(number)) if arguments.follow => vec![number],
+        Some(Which::Number(number)) => replica.begun().into_iter().filter(|begun| *begun == number).collect(),
+        None => replica.begun().last().copied().into_iter().collect(),
     };
     let wanted: Vec<(String, u32)> = chosen
         .iter()
@@ -134,7 +132,7 @@ fn print(arguments: &Arguments, loaded: &LoadedRun, words: &[String]) -> Done {
     }
     if wanted.is_empty() {
         return Err(match arguments.attempt {
-            Some(Which::Number(number)) if chosen.iter().any(|replica| !begun(replica).is_empty()) => {
+            Some(Which::Number(number)) if chosen.iter().any(|replica| !replica.begun().is_empty()) => {
                 no_attempt(loaded, &chosen, number)
             }
             _ => not_begun(loaded, &chosen),
@@ -242,14 +240,12 @@ fn show(loaded: &LoadedRun, pointers: &[Pointer], wanted: &[(String, u32)], aske
 /// The replicas whose output is shown.
 pub(super) struct Chosen<'a> {
     replicas: Vec<&'a ReplicaStatus>,
-    /// The attempt that failed first.
-    attempt: Option<u32>,
     /// Chosen replicas whose logs are on other nodes.
     elsewhere: Vec<PlannedNode>,
 }
 
-/// The replicas that the words name. Without words, the replica that failed first and its attempt. It is an error if all
-/// that the words name are on other nodes.
+/// The replicas that the words name. Without words, the replica that failed first. It is an error if all that the words
+/// name are on other nodes.
 pub(super) fn choose<'a>(loaded: &'a LoadedRun, words: &[String]) -> Result<Chosen<'a>, Diagnostic> {
     let status = &loaded.status;
     if !words.is_empty() {
@@ -264,19 +260,19 @@ pub(super) fn choose<'a>(loaded: &'a LoadedRun, words: &[String]) -> Result<Chos
                 if replicas.is_empty() {
                     return Err(nodes::not_here(loaded, &elsewhere, Diagnostic::error));
                 }
-                Ok(Chosen { replicas, attempt: None, elsewhere })
+                Ok(Chosen { replicas, elsewhere })
             }
         };
     }
     let cause = loaded.verdict().and_then(|verdict| verdict.causes.first()).map(|cause| &cause.subject);
-    if let Some((cause, replica)) = cause.and_then(|cause| Some((cause, status.replica(&cause.replica)?))) {
-        return Ok(Chosen { replicas: vec![replica], attempt: Some(cause.attempt), elsewhere: Vec::new() });
+    if let Some(replica) = cause.and_then(|cause| status.replica(&cause.replica)) {
+        return Ok(Chosen { replicas: vec![replica], elsewhere: Vec::new() });
     }
     let elsewhere = nodes::elsewhere(status, |name, _| cause.is_some_and(|cause| cause.replica == name));
     let decides = status.roles.iter().find(|role| role.decides).map(|role| role.role.as_str());
     let first = status.replicas.iter().find(|replica| decides.is_none_or(|role| replica.role() == role));
     let first = first.or(status.replicas.first());
-    first.map(|replica| Chosen { replicas: vec![replica], attempt: None, elsewhere }).ok_or_else(|| {
+    first.map(|replica| Chosen { replicas: vec![replica], elsewhere }).ok_or_else(|| {
         Diagnostic::error(Code::J0009, format!("`{}` has no replicas yet", loaded.run.id()))
             .hint(format!("`umiak events {} -f` shows its progress", loaded.run.id()))
     })
@@ -312,18 +308,9 @@ fn no_attempt(loaded: &LoadedRun, chosen: &[&ReplicaStatus], number: u32) -> Dia
         [one] => format!("`{}` of `{}`", one.replica, loaded.run.id()),
         _ => format!("`{}`", loaded.run.id()),
     };
-    let attempts: BTreeSet<u32> = chosen.iter().flat_map(|replica| begun(replica)).collect();
+    let attempts: BTreeSet<u32> = chosen.iter().flat_map(|replica| replica.begun()).collect();
     let attempts: Vec<String> = attempts.iter().map(u32::to_string).collect();
     Diagnostic::error(Code::L0001, format!("{whose} has no attempt {number}")).row("attempts", attempts.join(", "))
-}
-
-/// Attempts that may have output, oldest first.
-fn begun(replica: &ReplicaStatus) -> Vec<u32> {
-    let mut attempts: Vec<u32> = replica.past.iter().map(|past| past.attempt).collect();
-    if replica.stage != Stage::Waiting {
-        attempts.push(replica.attempt);
-    }
-    attempts
 }
 
 /// True if no more output comes from these replicas or, without names, from the run.

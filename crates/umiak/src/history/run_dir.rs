@@ -174,6 +174,13 @@ impl RunDir {
         self.tasks(step).join(replica).join(format!("attempt-{attempt}"))
     }
 
+    /// The log in the directory of an attempt, unless the plan names a file elsewhere.
+    pub fn own_log(&self, replica: &str, attempt: u32, planned: Option<&Path>) -> Option<PathBuf> {
+        let own = self.attempt(None, replica, attempt).join("log");
+        let is_own = planned.is_none_or(|planned| self.path.join(planned).starts_with(self.tasks(None)));
+        (is_own || own.exists()).then_some(own)
+    }
+
     /// Removes temporary files of processes that were killed while replacing a file: they may contain secrets.
     pub fn drop_unfinished(&self) {
         for path in fs::read_dir(&self.path).into_iter().flatten().flatten().map(|entry| entry.path()) {

@@ -71,6 +71,11 @@ impl Style {
             .unwrap_or_else(|| terminal::size(&std::io::stderr()).map_or(100, |(columns, _)| usize::from(columns)))
     }
 
+    /// Stands for what is left out.
+    pub fn dots(&self) -> &'static str {
+        if self.ascii { "..." } else { "…" }
+    }
+
     pub fn mark(&self, mark: Mark) -> &'static str {
         let (fancy, ascii) = match mark {
             Mark::Waiting => ("·", "."),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -23,6 +24,8 @@ use crate::screen::summary::{self, Crowd, Others, ReplicaPlace, SERVER_TIMEOUT};
 
 /// With more replicas than this, only failed and lost ones are listed.
 const FOLDED: usize = 50;
+/// Number of earlier attempts listed for each replica.
+const PAST: usize = 3;
 
 /// What `umiak show --output json` prints.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -59,6 +62,9 @@ impl ShownRun {
             // The plan of a launch names no role if all ranks are trainers, which then decide.
             let role = |size: &RoleSize| RoleStatus { role: size.role.clone(), replicas: size.replicas, decides: true };
             status.roles = entry.roles.iter().map(role).collect();
+        }
+        for replica in &mut status.replicas {
+            replica.log = log(&run, replica, replica.attempt);
         }
         Self {
             v: 3,
@@ -232,7 +238,8 @@ fn replicas(run: &RunDir, style: &Style, status: &Status, all: bool, is_lost: bo
         }
     }
     if !listed.is_empty() {
-        let rows: Vec<Vec<TableCell>> = listed.iter().map(|replica| row(run, style, replica, is_lost)).collect();
+        let rows: Vec<Vec<TableCell>> =
+            listed.iter().map(|replica| row(run, style, status, replica, is_lost)).collect();
         text.push('\n');
         text.push_str(&table(
             style,
@@ -276,11 +283,12 @@ fn mark(stage: &Stage) -> Mark {
     }
 }
 
-fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> Vec<TableCell> {
+fn row(run: &RunDir, style: &Style, status: &Status, replica: &ReplicaStatus, is_lost: bool) -> Vec<TableCell> {
     let is_lost = is_lost && replica.is_live();
     let mark = if is_lost { Mark::Lost } else { mark(&replica.stage) };
     let (state, took) = match &replica.stage {
         _ if is_lost => ("lost with its supervisor".to_owned(), String::new()),
+        Stage::Waiting if status.is_finished() => ("not started".to_owned(), String::new()),
         Stage::Waiting => ("waiting".to_owned(), String::new()),
         Stage::Starting { .. } => ("starting".to_owned(), String::new()),
         Stage::Running { instance, ready, timed_out, at } => {
@@ -294,12 +302,13 @@ fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> V
     let attempt = match replica.past.len() {
         0 if replica.attempt == FIRST_ATTEMPT => String::new(),
         _ => {
-            let past: Vec<String> = replica
-                .past
+            let earlier = if replica.past.len() > PAST { format!("{} ", style.dots()) } else { String::new() };
+            let last = &replica.past[replica.past.len().saturating_sub(PAST)..];
+            let past: Vec<String> = last
                 .iter()
                 .map(|past| format!("{}: {}", past.attempt, past.ended.as_ref().map_or_else(|| "?".to_owned(), how)))
                 .collect();
-            let past = if past.is_empty() { String::new() } else { format!(" ({})", past.join("; ")) };
+            let past = if past.is_empty() { String::new() } else { format!(" ({earlier}{})", past.join("; ")) };
             format!("{}{past}", replica.attempt)
         }
     };
@@ -315,10 +324,11 @@ fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> V
     ]
 }
 
-/// The log of an attempt: its own file, or the one in the plan.
+/// The log of an attempt, or of the last one before it that was started: its own file, or the one in the plan.
 pub(super) fn log(run: &RunDir, replica: &ReplicaStatus, attempt: u32) -> String {
-    let own = run.attempt(None, &replica.replica, attempt).join("log");
-    if own.exists() { own.display().to_string() } else { replica.log.clone() }
+    let begun = replica.begun().into_iter().rfind(|begun| *begun <= attempt);
+    let own = run.own_log(&replica.replica, begun.unwrap_or(attempt), Some(Path::new(&replica.log)));
+    own.map_or_else(|| replica.log.clone(), |own| own.display().to_string())
 }
 
 /// `exited with 1`, `stopped by us`, `timed out`.

@@ -108,8 +108,8 @@ fn tell(text: &mut String, style: &Style, indent: &str, names: &str, snapshot: &
         let _ = writeln!(text, "{indent}  {}", style.dim(&frame.describe()));
     }
     if snapshot.more_frames > 0 {
-        let dots = if style.ascii { "..." } else { "…" };
-        let _ = writeln!(text, "{indent}  {}", style.dim(&format!("{dots} {} more", snapshot.more_frames)));
+        let more = format!("{} {} more", style.dots(), snapshot.more_frames);
+        let _ = writeln!(text, "{indent}  {}", style.dim(&more));
     }
 }
 

@@ -27,6 +27,7 @@ mod log_dir;
 mod logpath;
 mod nodes;
 mod pai;
+mod pauses;
 mod preparing;
 mod recorded;
 mod restart;
@@ -74,6 +75,7 @@ fn main() -> std::process::ExitCode {
     signals::register(&mut suite);
     log::register(&mut suite);
     log_dir::register(&mut suite);
+    pauses::register(&mut suite);
     preparing::register(&mut suite);
     logpath::register(&mut suite);
     late::register(&mut suite);

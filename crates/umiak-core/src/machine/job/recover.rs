@@ -75,6 +75,7 @@ impl Machine {
             }
         }
         if let Stage::Ended(ended) = &replica.stage
+            && !replica.withdrawn
             && stays(ended, again)
         {
             let end = End {

@@ -23,7 +23,7 @@ use crate::views::times::LineTime;
 
 use super::merge::{self, Telling};
 use super::source::{self, Pointer, Source};
-use super::{Asked, began, begun, have_ended, limits};
+use super::{Asked, began, have_ended, limits};
 
 /// Bytes read in one round before they are written.
 const AT_ONCE: usize = 1 << 20;
@@ -71,7 +71,7 @@ pub(super) fn follow(
             let Some(replica) = follower.status().replica(name) else { continue };
             let last = followed.iter().filter(|live| live.replica == *name).map(|live| live.attempt).max();
             // Several attempts may have begun and ended since the last round.
-            for attempt in begun(replica).into_iter().filter(|attempt| last.is_none_or(|last| *attempt > last)) {
+            for attempt in replica.begun().into_iter().filter(|attempt| last.is_none_or(|last| *attempt > last)) {
                 begin(run, &pointers, &mut followed, printer.lines(name, attempt), name, attempt);
             }
         }

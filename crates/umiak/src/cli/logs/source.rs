@@ -170,16 +170,17 @@ impl Part {
 impl Source {
     /// Finds the log in the run directory, else at the place that the plan of the attempt names.
     pub(super) fn find(run: &RunDir, pointers: &[Pointer], replica: &str, attempt: u32) -> Self {
-        let own = run.attempt(None, replica, attempt).join("log");
         let pointer = pointers.iter().rev().find(|pointer| pointer.replica == replica && pointer.attempt == attempt);
-        let (parts, is_cut) = match pointer {
-            Some(pointer) if !own.exists() => {
+        let own = run.own_log(replica, attempt, pointer.map(|pointer| pointer.path.as_path()));
+        let (parts, is_cut) = match (own, pointer) {
+            (Some(own), _) => Self::in_own_directory(&own),
+            (None, Some(pointer)) => {
                 let later = pointers
                     .iter()
                     .filter(|other| other.replica == replica && other.attempt > attempt && other.path == pointer.path);
                 pointer.parts(later.map(|other| other.start).min())
             }
-            _ => Self::in_own_directory(&own),
+            (None, None) => unreachable!("an attempt without a plan has a log of its own"),
         };
         Self { replica: replica.to_owned(), attempt, parts, is_cut }
     }

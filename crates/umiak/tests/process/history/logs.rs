@@ -14,6 +14,7 @@ use super::{Runs, first, fixture};
 pub(super) fn register(suite: &mut Suite) {
     suite
         .test("history::logs_begin_with_the_cause", &[], cause)
+        .test("history::logs_of_a_restarted_job_are_of_its_last_attempt", &[], restarted)
         .test("history::logs_of_several_carry_names", &[], several)
         .test("history::logs_of_the_newest_run", &[], newest)
         .test("history::logs_of_roles_ranks_and_ranges", &[], whose)
@@ -54,6 +55,17 @@ fn cause() {
     assert!(text.contains("error[L0001]: `run-000002` has no role or replica `pserve`"), "{text}");
     assert!(text.contains("did you mean `pserver`?") && text.contains("pserver, trainer"), "{text}");
     assert!(runs.err("logs 2 rank 9", 2).contains("`rank 9`"));
+}
+
+fn restarted() {
+    let runs = Runs::new();
+    let (run, live) = runs.live("v1-job-restart", 14);
+    for (attempt, text) in [(1, "first\n"), (2, "second\n")] {
+        Runs::log(&run, "worker-0", attempt, text);
+    }
+    assert_eq!(runs.out("logs 1"), "second\n", "the attempt that runs, not the one that failed");
+    assert_eq!(runs.out("logs 1 --attempt 1"), "first\n");
+    drop(live);
 }
 
 fn several() {
