@@ -29,9 +29,13 @@ impl Service {
             }
         }
         // Leftovers of dead ranks were reparented to the guardian: children that are not ranks.
+        // One whose rank has just died of this signal is in its group, and has received it too.
+        let groups: HashSet<Target> = reached.iter().copied().collect();
         for pid in if all_stop { self.orphans() } else { self.left_by(keys) } {
-            descend::signal(pid, signal);
-            reached.push(Target::Process(pid));
+            if !descend::group(pid).is_some_and(|group| groups.contains(&Target::Group(group))) {
+                descend::signal(pid, signal);
+                reached.push(Target::Process(pid));
+            }
         }
         if matches!(signal, libc::SIGINT | libc::SIGTERM) {
             for target in reached {
