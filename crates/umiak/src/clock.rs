@@ -1,9 +1,9 @@
 //! Time: a monotonic clock for the machines, and the wall clock for display.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use umiak_core::model::Timestamp;
-use umiak_sys::clock::{LocalTime, local_now};
+use umiak_sys::clock::{LocalTime, local, local_now};
 
 /// The wall clock at the start, plus monotonic time since.
 #[derive(Debug, Clone, Copy)]
@@ -33,8 +33,13 @@ pub(crate) fn wall_micros() -> u64 {
 
 /// `12:04:31`, for plain lines.
 pub(crate) fn time_of_day() -> String {
-    let now = local_now();
-    format!("{:02}:{:02}:{:02}", now.hour, now.minute, now.second)
+    time_of_day_after(Duration::ZERO)
+}
+
+/// The same, so much later.
+pub(crate) fn time_of_day_after(delay: Duration) -> String {
+    let at = local(wall_micros().saturating_add(delay.as_micros() as u64) / 1_000_000);
+    format!("{:02}:{:02}:{:02}", at.hour, at.minute, at.second)
 }
 
 /// `2026-11-15 03:08:23,123`, the format of Paddle's lines.

@@ -151,6 +151,8 @@ pub(crate) struct Now {
     pub(crate) waited_elsewhere: bool,
     /// Replicas of whose current attempt a process was killed at its memory limit.
     over_limit: HashSet<Slot>,
+    /// The time of day of the next attempt, during a delay that is worth showing.
+    pause: Option<String>,
     /// How long logs of failed attempts have been searched.
     searched: Duration,
     /// When the stop of all replicas began, and why.

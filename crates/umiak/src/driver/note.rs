@@ -6,6 +6,10 @@ use umiak_core::facts::Fact;
 use umiak_core::model::StopHow;
 
 use super::Driver;
+use crate::clock::time_of_day_after;
+
+/// Shorter delays before an attempt are not shown.
+const PAUSE: Duration = Duration::from_secs(2);
 
 impl Driver {
     pub(super) fn note(&mut self, fact: &Fact) {
@@ -17,6 +21,7 @@ impl Driver {
                     now.ends.remove(&slot);
                     now.log_at_stop.remove(&slot);
                     now.over_limit.remove(&slot);
+                    now.pause = None;
                 }
             }
             Fact::Ended { subject, exit, by_us, .. } => {
@@ -46,7 +51,9 @@ impl Driver {
                 self.tell_retrying(*scope, subjects, Duration::from_micros(*delay_micros));
             }
             Fact::Restarting { delay_micros, of, .. } => {
-                self.tell_restarting(*of, Duration::from_micros(*delay_micros));
+                let delay = Duration::from_micros(*delay_micros);
+                self.tell_restarting(*of, delay);
+                self.core.now.pause = Some(time_of_day_after(delay)).filter(|_| delay >= PAUSE);
                 // Timers of the failed attempt no longer apply.
                 self.core.now.timers.keep_deadline();
                 (self.core.now.stopping, self.core.now.told) = (None, false);

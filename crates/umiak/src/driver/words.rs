@@ -73,7 +73,9 @@ pub(crate) fn crowd(plan: &Plan, slots: &[Slot]) -> Crowd {
 pub(super) fn status(core: &Core) -> StatusLine {
     let plan = &core.plan;
     let stopping = core.now.stopping.is_some();
-    let doing = if plan.is_document() || has_parts(plan) {
+    let doing = if let Some(at) = &core.now.pause {
+        Activity::Waiting(format!("attempt {} starts at {at}", core.machine.attempt() + 1))
+    } else if plan.is_document() || has_parts(plan) {
         let roles = plan.job.roles.iter().enumerate().filter(|(_, role)| role.replicas > 0);
         let live = |(position, role): (usize, &umiak_core::model::Role)| {
             let (live, all) = core.machine.live_of(position as u16);

@@ -3,13 +3,15 @@
 use serde_json::Value;
 use umiak_testkit::sandbox::{Running, Sandbox};
 use umiak_testkit::suite::Suite;
+use umiak_testkit::terminal::Session;
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("pauses::the_log_is_of_the_last_attempt_that_ran", &[], log_of_the_last)
         .test("pauses::an_ended_run_shows_how_its_last_attempt_ended", &[], ended)
         .test("pauses::a_retry_after_a_pause_counts_on", &[], retried)
-        .test("pauses::many_attempts_are_shown_in_short", &[], many);
+        .test("pauses::many_attempts_are_shown_in_short", &[], many)
+        .test("pauses::the_status_line_says_when_it_goes_on", &[], status_line);
 }
 
 /// The first attempt fails and restarts at once; the second one is killed and waits for long.
@@ -41,6 +43,17 @@ fn paused(sandbox: &Sandbox) -> Running<'_> {
 fn stop(sandbox: &Sandbox, running: Running<'_>) {
     sandbox.umiak(["stop"]).start().finish_unchecked().expect_code(0);
     running.finish();
+}
+
+fn status_line() {
+    let sandbox = Sandbox::new();
+    sandbox.write("job.yaml", DOCUMENT);
+    let mut session = Session::start(&sandbox, (100, 30), &["run".to_owned(), "job.yaml".to_owned()]);
+    let waits = |screen: &[String]| screen.iter().any(|line| line.contains("attempt 3 starts at "));
+    session.wait_for("the time of the next attempt", waits);
+    session.type_keys(b"\x03");
+    let (status, _) = session.finish();
+    assert_eq!(status.code(), Some(130));
 }
 
 fn log_of_the_last() {

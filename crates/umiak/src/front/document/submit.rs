@@ -184,9 +184,9 @@ fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> Result<Known
     Err(if others.is_empty() {
         error.hint("set them in the environment of this command, or run the document again")
     } else {
-        error
-            .row("secret in", others.join(", "))
-            .hint("run the document again, with its parameters: only variables can be taken from the environment")
+        error.row("secret in", others.join(", ")).hint(
+            "give them with `-p NAME=VALUE` (`-p secrets.NAME=VALUE` in an OpenPAI job), or run the document again",
+        )
     })
 }
 

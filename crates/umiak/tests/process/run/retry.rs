@@ -152,7 +152,7 @@ fn secret_parameters() {
     assert!(command.contains("# `********` replaces a secret"), "{command}");
     let outcome = house.umiak("retry 1").env("HEADER", "x").env("DB", "x").finish();
     outcome.expect_code(2).expect_err("error[J0025]").expect_err("command (role trainer)");
-    outcome.expect_err("run the document again, with its parameters");
+    outcome.expect_err("give them with `-p NAME=VALUE`");
     let outcome = house.umiak("retry 1").finish();
     outcome.expect_code(2).expect_err("HEADER (role trainer), DB (role trainer)");
     house.check_ended();
