@@ -232,11 +232,12 @@ impl Driver {
         if born.is_empty() {
             return;
         }
-        self.engine.stop(&born, how);
+        // Before the signal: a handler may write at once.
         for id in &born {
             let size = self.core.log(*id).and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |it| it.len());
             self.core.now.log_at_stop.entry(id.slot).or_insert(size);
         }
+        self.engine.stop(&born, how);
         self.door.stopping(&mut self.core, &born);
     }
 
