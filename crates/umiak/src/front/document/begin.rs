@@ -14,6 +14,7 @@ use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Gpu, Inventory, Plan, Replica, Wishes};
 use umiak_core::status::{State, Status};
 use umiak_sys::memory::{self, MemoryCgroup, Refused};
+use umiak_sys::regular;
 
 use super::door::DocumentDoor;
 use super::submit::check_variables;
@@ -310,8 +311,8 @@ struct Keys {
 
 impl Keys {
     fn of(run: &RunDir) -> Self {
-        let text = std::fs::read_to_string(run.document()).unwrap_or_default();
-        match Format::of(&Source::new("", text)) {
+        let bytes = regular::read(&run.document()).unwrap_or_default();
+        match Format::of(&Source::new("", String::from_utf8_lossy(&bytes))) {
             Some(Format::OpenPai) => {
                 Self { no_gpus: "set `gpu: 0` in `resourcePerInstance`", no_gang: "extras: {gangAllocation: false}" }
             }

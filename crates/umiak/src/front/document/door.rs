@@ -6,7 +6,7 @@ use umiak_core::facts::Finding;
 use umiak_core::machine::attempt::End;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::mask::Known;
-use umiak_core::model::{Device, DeviceKind};
+use umiak_core::model::{Device, DeviceKind, FIRST_ATTEMPT};
 use umiak_core::plan::{Plan, Process};
 
 use super::tasks;
@@ -73,8 +73,10 @@ impl Door for DocumentDoor {
         if let Some(membership) = replica.member {
             let attempt = core.machine.attempt();
             umiak_sys::files::make_directory(&core.plan.gloo_dir(membership.group, attempt))?;
-            // Removing those of very many attempts at the end would take long.
-            let _ = std::fs::remove_dir_all(core.plan.gloo_dir(membership.group, attempt.saturating_sub(1)));
+            if attempt > FIRST_ATTEMPT && id.slot.index == 0 {
+                // Removing those of very many attempts at the end would take long.
+                let _ = std::fs::remove_dir_all(core.plan.gloo_dir(membership.group, attempt - 1));
+            }
         }
         Ok(())
     }
