@@ -1,0 +1,105 @@
+//! The plan of a pipeline: `plan.json`, `umiak plan --output json`. The plan of each step is made when it starts.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::document::Submission;
+use super::masked::mask_job;
+use super::{VERSION, Wishes};
+use crate::mask::Known;
+use crate::model::{Body, Given, Items, Node, Piece, Pipeline, Text, Value};
+
+/// A pipeline as it was submitted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "Pipeline plan", description = "The plan of a pipeline: `umiak plan`, `plan.json`")]
+pub struct PipelinePlan {
+    pub v: u32,
+    pub umiak: String,
+    /// The id of the run, if there is one.
+    pub run: Option<String>,
+    /// The parameters given with the document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub params: Vec<(String, String)>,
+    pub engine: String,
+    /// Directory where it was submitted.
+    pub directory: PathBuf,
+    /// The file of the document.
+    pub document: PathBuf,
+    pub wishes: Wishes,
+    pub pipeline: Pipeline,
+    /// True if nothing in the pipeline was masked.
+    pub whole: bool,
+}
+
+impl PipelinePlan {
+    pub fn new(run: Option<String>, submission: &Submission, pipeline: &Pipeline) -> Self {
+        let Submission { params, engine, wishes, directory, document, .. } = submission;
+        Self {
+            v: VERSION,
+            umiak: env!("CARGO_PKG_VERSION").to_owned(),
+            run,
+            params: params.clone(),
+            engine: engine.clone(),
+            directory: directory.clone(),
+            document: document.clone(),
+            wishes: *wishes,
+            pipeline: pipeline.clone(),
+            whole: true,
+        }
+    }
+
+    /// The plan with all secrets masked, so that it may be written.
+    #[must_use]
+    pub fn masked(&self, known: &Known) -> Self {
+        let mut plan = self.clone();
+        for (name, value) in &mut plan.params {
+            *value = known.masked(name, value);
+        }
+        for (name, value) in &mut plan.pipeline.labels {
+            *value = known.masked(name, value);
+        }
+        plan.pipeline.nodes.iter_mut().for_each(|node| mask_node(node, known));
+        plan.whole = plan.pipeline == self.pipeline;
+        plan
+    }
+}
+
+fn mask_node(node: &mut Node, known: &Known) {
+    for parameter in &mut node.parameters {
+        match &mut parameter.value {
+            Given::Value(value) => mask_value(value, &parameter.name, known),
+            Given::Text(text) => mask_text(text, &parameter.name, known),
+        }
+    }
+    if let Some(condition) = &mut node.condition {
+        mask_text(condition, "", known);
+    }
+    if let Some(Items::List(items)) = &mut node.items {
+        for item in items {
+            mask_value(item, "", known);
+        }
+    }
+    if let Body::Step(step) = &mut node.body {
+        for (place, text) in &mut step.texts {
+            let name = step.job.variable(*place).unwrap_or_default().to_owned();
+            mask_text(text, &name, known);
+        }
+        mask_job(&mut step.job, known);
+    }
+}
+
+fn mask_value(value: &mut Value, name: &str, known: &Known) {
+    for text in value.texts() {
+        *text = known.masked(name, text);
+    }
+}
+
+fn mask_text(text: &mut Text, name: &str, known: &Known) {
+    for piece in &mut text.0 {
+        if let Piece::Plain(plain) = piece {
+            *plain = known.masked(name, plain);
+        }
+    }
+}
