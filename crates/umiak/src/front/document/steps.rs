@@ -1,0 +1,426 @@
+//! The jobs of a pipeline, as its machine decides: resolves nodes, places the jobs of steps, and reports their ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use tracing::warn;
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::{Fact, NodeEnd, Outcome, PlannedPipeline, StopReason};
+use umiak_core::machine::job;
+use umiak_core::machine::pipeline::{Effect, Event, Machine, Recorded, Resolution, State};
+use umiak_core::model::{Body, Pipeline, StepIndex, StepName};
+use umiak_core::pipeline::fingerprint::CachePolicy;
+use umiak_core::pipeline::{Answer, Scope, Tree as _};
+use umiak_core::plan::document;
+use umiak_core::status::{NodeStatus, PipelineStatus, Status};
+
+use super::begin::CODES;
+use super::results::{Found, Results};
+use super::site::Site;
+use super::submit;
+use crate::driver::steps::{Act, Desk, Steps};
+use crate::driver::{JobRun, Run};
+use crate::history::cache::Cached;
+use crate::history::{Home, artifact};
+use crate::screen::style::duration;
+use crate::screen::{Activity, StatusLine};
+
+/// The exit code of a pipeline that has failed, whatever its steps exited with.
+const FAILED: u8 = 1;
+/// The exit code after `umiak stop`.
+const STOPPED: u8 = 3;
+
+pub(super) struct PipelineSteps {
+    pipeline: Arc<Pipeline>,
+    machine: Machine,
+    scope: Scope,
+    site: Site,
+    /// Results of earlier runs; `None` with `--no-cache`.
+    results: Option<Results>,
+    /// Jobs that an earlier supervisor had started and that have not ended, as recorded.
+    recorded: HashMap<StepName, Status>,
+    /// GPUs of each live step that has any.
+    gpus: HashMap<StepIndex, u32>,
+    /// Steps that wait until GPUs of other steps are free.
+    waiting: VecDeque<(StepIndex, bool)>,
+    tally: Tally,
+    /// The run was asked to stop.
+    stopping: Option<StopReason>,
+    end: Option<(Outcome, u8)>,
+}
+
+/// Numbers of steps.
+#[derive(Debug, Default)]
+struct Tally {
+    running: usize,
+    done: usize,
+    failed: usize,
+}
+
+impl PipelineSteps {
+    /// A run that begins, or continues: `own` is what its earlier supervisors have recorded, `repeated` the run whose
+    /// finished steps it keeps.
+    pub(super) fn new(
+        pipeline: Arc<Pipeline>,
+        site: Site,
+        home: &Home,
+        own: Option<&PipelineStatus>,
+        repeated: Option<&(PipelineStatus, String)>,
+    ) -> Result<Self, Diagnostic> {
+        let wishes = site.submission.wishes;
+        let policy = if wishes.aggressive_cache { CachePolicy::Aggressive } else { CachePolicy::Conservative };
+        let results = (!wishes.no_cache).then(|| Results::new(home.clone(), policy, &pipeline)).transpose();
+        let results = results.map_err(|error| Diagnostic::failed("use results of earlier runs", &error))?;
+        let mut machine = Machine::new(Arc::clone(&pipeline));
+        let mut scope = Scope::new(site.run.id().to_string(), site.user());
+        let mut recorded = HashMap::new();
+        let mut tally = Tally::default();
+        if own.is_some() || repeated.is_some() {
+            let repeated = repeated.map(|(status, run)| (status, run.as_str()));
+            machine.recover(Recorded { own, repeated });
+            for id in (0..machine.len()).map(StepIndex) {
+                let Some(name) = machine.name(id) else { continue };
+                let of_own = own.and_then(|own| own.node(name.as_str()));
+                let Some(recorded_node) =
+                    of_own.or_else(|| repeated.and_then(|(status, _)| status.node(name.as_str())))
+                else {
+                    continue;
+                };
+                if let Some(values) = recorded_node.values() {
+                    scope.restore(&pipeline, &machine, id, values.clone());
+                }
+                if let Some(items) = recorded_node.items() {
+                    scope.restore_loop(&pipeline, &machine, id, items.to_vec());
+                }
+                if let Some(job) = of_own.filter(|node| node.ended().is_none()).and_then(NodeStatus::job_status) {
+                    recorded.insert(name, job.clone());
+                }
+                let node = pipeline.node(machine.node(id));
+                let is_loop = node.items.is_some() && machine.item(id).is_none();
+                let is_step = matches!(node.body, Body::Step(_)) && !is_loop;
+                match machine.state(id) {
+                    Some(State::Ended(end)) if is_step && end.is_good() => tally.done += 1,
+                    Some(State::Ended(NodeEnd::Failed | NodeEnd::Stopped)) if is_step => tally.failed += 1,
+                    _ => {}
+                }
+            }
+        }
+        Ok(Self {
+            pipeline,
+            machine,
+            scope,
+            site,
+            results,
+            recorded,
+            gpus: HashMap::new(),
+            waiting: VecDeque::new(),
+            tally,
+            stopping: own.and_then(|own| own.stopping),
+            end: None,
+        })
+    }
+
+    /// Applies an event, and what follows from it at once.
+    fn apply(&mut self, desk: &mut Desk<'_>, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for effect in self.machine.step(event) {
+                events.extend(self.perform(desk, effect));
+            }
+        }
+    }
+
+    /// Performs an effect. Returns its answer, if it has one.
+    fn perform(&mut self, desk: &mut Desk<'_>, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::Record { id, fact } => {
+                desk.fact(self.machine.name(id).as_ref(), fact);
+                None
+            }
+            Effect::Resolve(id) => self.resolve(desk, id),
+            Effect::Run { id, stopping } => self.begin(desk, id, stopping),
+            Effect::Close(id) => {
+                let result = self.scope.close(&self.pipeline, &self.machine, id).map(Box::new);
+                Some(Event::Closed { id, result })
+            }
+            Effect::Stop { ids, force } => {
+                let (waiting, ids): (Vec<StepIndex>, Vec<StepIndex>) =
+                    ids.into_iter().partition(|id| self.waiting.iter().any(|(other, _)| other == id));
+                desk.acts.push_back(Act::Stop { ids, force });
+                // They end without having begun.
+                self.waiting.retain(|(id, _)| !waiting.contains(id));
+                for id in waiting {
+                    let name = self.machine.name(id);
+                    desk.fact(name.as_ref(), Fact::Finished { outcome: Outcome::Stopped, exit_code: STOPPED });
+                    self.apply(desk, Event::Ended { id, outcome: Outcome::Stopped });
+                }
+                None
+            }
+            Effect::Finish(outcome) => {
+                self.end = Some((outcome, self.code(outcome)));
+                None
+            }
+        }
+    }
+
+    fn code(&self, outcome: Outcome) -> u8 {
+        match (outcome, self.stopping) {
+            (Outcome::Succeeded, _) => 0,
+            (Outcome::Failed, _) => FAILED,
+            (_, Some(StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => {
+                128u8.wrapping_add(signal as u8)
+            }
+            (Outcome::Interrupted | Outcome::Stopped, _) => STOPPED,
+        }
+    }
+
+    /// Resolves a node. `None` if its result is looked for first.
+    fn resolve(&mut self, desk: &mut Desk<'_>, id: StepIndex) -> Option<Event> {
+        let what = match self.scope.resolve(&self.pipeline, &self.machine, id, &mut artifact::read) {
+            Ok(Answer::Run) => Resolution::Run,
+            Ok(Answer::Lookup) => {
+                let now = desk.run.clock.now().as_micros();
+                let Some(results) = &mut self.results else { return Some(self.resolved(id, Resolution::Run)) };
+                let found = results.look(&self.scope, &self.pipeline, &self.machine, id, now)?;
+                return Some(self.found(desk, id, found));
+            }
+            Ok(Answer::Loop(items)) => Resolution::Loop { items },
+            Ok(Answer::Skip(why)) => Resolution::Skip { why },
+            Err(reason) => Resolution::Failed { reason },
+        };
+        Some(self.resolved(id, what))
+    }
+
+    fn resolved(&self, id: StepIndex, what: Resolution) -> Event {
+        match self.scope.values(&self.pipeline, &self.machine, id) {
+            Ok(values) => Event::Resolved { id, values: Box::new(values), what },
+            Err(reason) => Event::Resolved { id, values: Box::default(), what: Resolution::Failed { reason } },
+        }
+    }
+
+    /// The answer to a lookup.
+    fn found(&mut self, desk: &mut Desk<'_>, id: StepIndex, found: Found) -> Event {
+        let what = match found {
+            Found::Result(Cached { run, step, outputs, .. }) => {
+                self.scope.reuse(id, outputs);
+                self.tally.done += 1;
+                if desk.run.style.plain
+                    && let Some(name) = self.machine.name(id)
+                {
+                    desk.run.progress("Cached", &[format!("{name} from {run}")]);
+                }
+                Resolution::Cached { run: run.to_string(), step }
+            }
+            Found::Nothing => Resolution::Run,
+            Found::Unusable(reason) => {
+                let name = self.machine.name(id);
+                let message =
+                    format!("step `{}` cannot use results of earlier runs", name.as_ref().map_or("", StepName::as_str));
+                let notice = Diagnostic::notice(Code::J0023, message).row("reason", reason);
+                desk.run.record_notice(name.as_ref(), &notice);
+                desk.run.say(|style| style.diagnostic(&notice));
+                Resolution::Run
+            }
+        };
+        self.resolved(id, what)
+    }
+
+    /// Records the result of a step, for later runs.
+    fn keep_result(&mut self, run: &Run, id: StepIndex, outcome: Outcome) {
+        let result = || {
+            let Body::Step(step) = &self.pipeline.node(self.machine.node(id)).body else { return None };
+            let outputs = self.scope.values(&self.pipeline, &self.machine, id).ok()?.outputs;
+            let (run, at, second) = (self.site.run.id(), run.clock.now().as_micros(), None);
+            let cached = Cached { run, step: self.machine.name(id)?.into(), second, at, max_age_micros: None, outputs };
+            Some(cached.with_max_age(step.cache.as_ref()?.max_age))
+        };
+        let result = if outcome == Outcome::Succeeded { result() } else { None };
+        let Some(results) = &mut self.results else { return };
+        if let Err(error) = results.record(id, result) {
+            warn!(%error, "the result of a step is not kept for later runs");
+        }
+    }
+
+    /// Begins the job of a step. A step that cannot begin has failed.
+    fn begin(&mut self, desk: &mut Desk<'_>, id: StepIndex, stopping: bool) -> Option<Event> {
+        match self.place(desk, id, stopping) {
+            Ok(Some(job)) => {
+                self.tally.running += 1;
+                desk.acts.push_back(Act::Begin { job: Box::new(job), stopping });
+                None
+            }
+            Ok(None) => {
+                self.waiting.push_back((id, stopping));
+                None
+            }
+            Err(error) => {
+                desk.engine.release(id);
+                let name = self.machine.name(id);
+                desk.run.alert(|style| style.diagnostic(&error));
+                desk.fact(name.as_ref(), Fact::Refused { reason: reason(&error) });
+                self.tally.failed += 1;
+                Some(Event::Ended { id, outcome: Outcome::Failed })
+            }
+        }
+    }
+
+    /// Leases what the job of a step needs, and plans it. `None` if it has to wait for devices of other steps.
+    fn place(&mut self, desk: &mut Desk<'_>, id: StepIndex, stopping: bool) -> Result<Option<JobRun>, Box<Diagnostic>> {
+        let name = self.machine.name(id).expect("a step has a name");
+        let wrong = |reason: String| Box::new(cannot_begin(&name, reason));
+        let job = self.scope.job(&self.pipeline, &self.machine, id).map_err(wrong)?;
+        let gpus = document::needs(&job).gpus;
+        if gpus > 0 && !stopping && !self.gpus.is_empty() && gpus > self.free_gpus() {
+            return Ok(None);
+        }
+        let recorded = self.recorded.remove(&name);
+        if recorded.is_none() {
+            self.prepare(id).map_err(wrong)?;
+        }
+        let (directory, environment) = (&self.site.submission.directory, &self.site.submission.environment);
+        let programs = submit::programs(&job, self.site.kind, directory, environment)?;
+        let (plan, pool) = self.site.place(desk.engine, Some((id, &name)), &job, &programs)?;
+        if gpus > 0 {
+            self.gpus.insert(id, gpus);
+        }
+        let mut machine = job::Machine::new(job, CODES, fastrand::u64(..)).of_step(id);
+        if let Some(status) = recorded {
+            machine.recover(&status, job::Again::Unfinished, &|_| false);
+        }
+        Ok(Some(JobRun::new(Some(name), machine, Arc::new(plan), pool)))
+    }
+
+    /// GPUs of this run that no other step has.
+    fn free_gpus(&self) -> u32 {
+        self.site.gpus().saturating_sub(self.gpus.values().sum())
+    }
+
+    /// Makes room for the artifacts of a step.
+    fn prepare(&self, id: StepIndex) -> Result<(), String> {
+        let preparation = self.scope.prepare(&self.pipeline, &self.machine, id)?;
+        for path in &preparation.remove {
+            let removed = match std::fs::symlink_metadata(path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
+                _ => std::fs::remove_file(path),
+            };
+            removed.map_err(|error| format!("`{}` cannot be removed: {error}", path.display()))?;
+        }
+        for directory in &preparation.create {
+            std::fs::create_dir_all(directory)
+                .map_err(|error| format!("`{}` cannot be created: {error}", directory.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Begins steps that wait for devices, as far as there are enough now.
+    fn begin_waiting(&mut self, desk: &mut Desk<'_>) {
+        for (id, stopping) in std::mem::take(&mut self.waiting) {
+            if let Some(event) = self.begin(desk, id, stopping) {
+                self.apply(desk, event);
+            }
+        }
+    }
+}
+
+impl Steps for PipelineSteps {
+    fn announce(&mut self, run: &mut Run) {
+        let Pipeline { name, parallelism, on_failure, .. } = &*self.pipeline;
+        let planned = PlannedPipeline {
+            pipeline: name.to_string(),
+            name: String::new(),
+            umiak: env!("CARGO_PKG_VERSION").to_owned(),
+            steps: self.pipeline.steps() as u32,
+            parallelism: *parallelism,
+            on_failure: *on_failure,
+            repeats: self.site.submission.repeats.clone(),
+        };
+        run.recorder.fact(None, Fact::Pipeline(Box::new(planned)));
+    }
+
+    fn tell_planned(&self, run: &Run) {
+        let parts = [
+            format!("pipeline {}", self.pipeline.name),
+            steps(self.pipeline.steps()),
+            format!("engine {}", self.site.kind.word()),
+            self.site.run.id().to_string(),
+        ];
+        run.progress("Planned", &parts);
+    }
+
+    fn start(&mut self, desk: &mut Desk<'_>) {
+        self.apply(desk, Event::Start);
+    }
+
+    fn ended(&mut self, desk: &mut Desk<'_>, job: JobRun, outcome: Outcome) {
+        let id = job.machine.step_index();
+        self.gpus.remove(&id);
+        self.tally.running -= 1;
+        match outcome {
+            Outcome::Succeeded => self.tally.done += 1,
+            Outcome::Failed | Outcome::Interrupted | Outcome::Stopped => self.tally.failed += 1,
+        }
+        self.keep_result(desk.run, id, outcome);
+        self.apply(desk, Event::Ended { id, outcome });
+        self.begin_waiting(desk);
+    }
+
+    fn stop(&mut self, desk: &mut Desk<'_>, reason: StopReason, force: bool) {
+        self.stopping.get_or_insert(reason);
+        self.apply(desk, Event::StopAsked { reason, force });
+    }
+
+    fn watch(&self) -> Option<BorrowedFd<'_>> {
+        self.results.as_ref().map(Results::watch)
+    }
+
+    fn hear(&mut self, desk: &mut Desk<'_>) {
+        let now = desk.run.clock.now().as_micros();
+        for (id, found) in self.results.as_mut().map(|results| results.hear(now)).unwrap_or_default() {
+            let event = self.found(desk, id, found);
+            self.apply(desk, event);
+        }
+    }
+
+    fn end(&self) -> Option<(Outcome, u8)> {
+        self.end
+    }
+
+    fn status(&self, run: &Run) -> StatusLine {
+        let Tally { running, done, failed } = self.tally;
+        let (all, stopping) = (self.pipeline.steps().max(running + done + failed), self.stopping.is_some());
+        let job = format!("{} {}", self.site.run.id(), self.pipeline.name);
+        StatusLine { job, since: run.clock.started(), doing: Activity::Steps { done, all, running, failed, stopping } }
+    }
+
+    fn tell_end(&self, run: &Run) {
+        let Some((outcome, code)) = self.end else { return };
+        let took = duration(run.clock.started().elapsed());
+        let Tally { done, failed, .. } = self.tally;
+        let id = self.site.run.id();
+        match outcome {
+            Outcome::Succeeded => run.progress("Finished", &[format!("{} in {took}", steps(done)), id.to_string()]),
+            Outcome::Failed => {
+                run.progress("Failed", &[format!("{} after {took}, code {code}", steps(failed)), id.to_string()]);
+            }
+            Outcome::Interrupted | Outcome::Stopped => {
+                run.progress("Stopped", &[format!("after {took}, code {code}"), id.to_string()]);
+            }
+        }
+    }
+}
+
+/// `1 step`, `5 steps`.
+fn steps(count: usize) -> String {
+    format!("{count} step{}", if count == 1 { "" } else { "s" })
+}
+
+fn cannot_begin(step: &StepName, reason: String) -> Diagnostic {
+    Diagnostic::error(Code::J0020, format!("step `{step}` cannot begin")).row("reason", reason)
+}
+
+/// A diagnostic in one line.
+fn reason(error: &Diagnostic) -> String {
+    error.message.clone()
+}
