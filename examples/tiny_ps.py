@@ -14,7 +14,7 @@ One script for both roles. The launcher sets the role of a process, and describe
     PADDLE_TRAINER_ID             number of this trainer
     PADDLE_TRAINERS_NUM           number of trainers
 
-Servers run until they are stopped, like Paddle's. To see one fail:
+Servers run until they are stopped, or with TINY_PS_ENDS=1 until all trainers have ended. To see one fail:
 
     umiak launch --server_num 2 --worker_num 2 examples/tiny_ps.py --fail-server 1
 """
@@ -53,6 +53,8 @@ class Server(socketserver.ThreadingTCPServer):
     def __init__(self, index, endpoints, pushes):
         self.weights = [0.0] * len(range(index, WEIGHTS, len(endpoints)))
         self.pushes_left = pushes
+        ends = os.environ.get("TINY_PS_ENDS") == "1"
+        self.trainers_left = int(os.environ["PADDLE_TRAINERS_NUM"]) if ends else math.inf
         self.over = threading.Event()
         self.lock = threading.Lock()
         super().__init__(split(endpoints[index]), Connection)
@@ -75,6 +77,13 @@ class Connection(socketserver.StreamRequestHandler):
                 answer = json.dumps(server.weights)
             self.wfile.write(answer.encode() + b"\n")
 
+    def finish(self):
+        super().finish()
+        with self.server.lock:
+            self.server.trainers_left -= 1
+            if self.server.trainers_left <= 0:
+                self.server.over.set()
+
 
 def serve(index, endpoints, options):
     pushes = options.fail_after if index == options.fail_server else math.inf
@@ -82,7 +91,21 @@ def serve(index, endpoints, options):
         say(f"server {index}/{len(endpoints)}", f"{len(server.weights)} weights")
         threading.Thread(target=server.serve_forever, daemon=True).start()
         server.over.wait()
+        if server.trainers_left <= 0:
+            return say(f"server {index}/{len(endpoints)}", "all trainers have ended")
         raise RuntimeError(f"server {index} fails after {pushes} gradients, as --fail-server asked")
+
+
+def connected(address):
+    """Connects to a server, which may start later than its trainers."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return socket.create_connection(address)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 class Shard:
@@ -91,7 +114,7 @@ class Shard:
     def __init__(self, index, endpoints):
         self.name = f"server {index} at {endpoints[index]}"
         self.size = len(range(index, WEIGHTS, len(endpoints)))
-        self.stream = socket.create_connection(split(endpoints[index])).makefile("rw")
+        self.stream = connected(split(endpoints[index])).makefile("rw")
 
     def push(self, gradient):
         try:
