@@ -8,7 +8,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::model::{Blame, Classed, Exit, ExitClass, Instance, Rank, Scope, StepName, StopHow};
+use crate::model::{Blame, Classed, Exit, ExitClass, Instance, Rank, Scope, StepName, StopHow, Value};
+
+mod pipeline;
+
+pub use pipeline::{NodeEnd, NodeValues, PlannedPipeline, SkipReason};
 
 /// The version written by this build.
 pub const VERSION: u32 = 1;
@@ -60,7 +64,7 @@ impl Fact {
     pub fn texts(&mut self) -> Vec<&mut String> {
         match self {
             Self::Planned(planned) => vec![&mut planned.command],
-            Self::Pending { reason } => vec![reason],
+            Self::Pending { reason } | Self::Refused { reason } => vec![reason],
             Self::Ended { exit, .. } => exit.texts(),
             Self::Observed { replicas } => replicas.iter_mut().flat_map(Observed::texts).collect(),
             Self::Diagnosed(verdict) => {
@@ -68,6 +72,8 @@ impl Fact {
             }
             Self::AttemptFailed(finding) => finding.texts(),
             Self::Noticed { message, .. } => vec![message],
+            Self::Resolved(values) => values.texts(),
+            Self::Looping { items } => items.iter_mut().flat_map(Value::texts).collect(),
             Self::Ignored { event, state } => vec![event, state],
             // Names that umiak gives or checks, and numbers.
             Self::Supervised(_)
@@ -86,6 +92,11 @@ impl Fact {
             | Self::Swept { .. }
             | Self::Retrying { .. }
             | Self::Restarting { .. }
+            | Self::Pipeline(_)
+            | Self::Skipped { .. }
+            | Self::Cached { .. }
+            | Self::Entered
+            | Self::Left { .. }
             | Self::Finished { .. } => Vec::new(),
         }
     }
@@ -247,7 +258,23 @@ pub enum Fact {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<String>,
     },
-    /// The run is over.
+    /// The pipeline as it will be run. Its nodes have records of their own.
+    Pipeline(Box<PlannedPipeline>),
+    /// The values of a node that is about to start.
+    Resolved(Box<NodeValues>),
+    /// A loop is about to start, with these items.
+    Looping { items: Vec<Value> },
+    /// A DAG begins.
+    Entered,
+    /// A node does not run, although its turn has come.
+    Skipped { why: SkipReason },
+    /// The result of this step of an earlier run is used.
+    Cached { from_run: String, from_step: String },
+    /// A node failed before it could start, or the outputs of a DAG cannot be determined.
+    Refused { reason: String },
+    /// A DAG or a loop has ended, or a step that was never started.
+    Left { end: NodeEnd },
+    /// The run is over, or one of its steps.
     Finished {
         #[serde(rename = "status")]
         outcome: Outcome,
@@ -814,6 +841,27 @@ mod tests {
                 max: 10,
                 delay_micros: 9,
             },
+            Fact::Pipeline(Box::new(PlannedPipeline {
+                pipeline: "p".into(),
+                name: "n".into(),
+                umiak: "0.1.0".into(),
+                steps: 3,
+                parallelism: 2,
+                on_failure: crate::model::OnFailure::Continue,
+                repeats: Some("run-000001".into()),
+            })),
+            Fact::Resolved(Box::new(NodeValues {
+                parameters: vec![("p".into(), Value::Text("x".into()))],
+                inputs: vec![("i".into(), vec!["x".into()])],
+                outputs: vec![("o".into(), vec!["x".into()])],
+                item: Some(Value::List(vec![Value::Int(1), Value::Text("x".into())])),
+            })),
+            Fact::Looping { items: vec![Value::Float(crate::model::Float(0.5)), Value::Text("x".into())] },
+            Fact::Entered,
+            Fact::Skipped { why: SkipReason::NoItems },
+            Fact::Cached { from_run: "run-000001".into(), from_step: "train".into() },
+            Fact::Refused { reason: "x".into() },
+            Fact::Left { end: NodeEnd::Cancelled },
             Fact::Finished { outcome: Outcome::Stopped, exit_code: 3 },
         ]);
         samples

@@ -14,6 +14,7 @@
 //! | `quote` | quoting for Python and the shell |
 //! | [`formats`] | front ends: text in, model and diagnostics out |
 //! | [`contract`] | environment dialects: (view of a plan, replica) to variables |
+//! | [`pipeline`] | values of a running pipeline: templates, conditions, loops, artifacts, fingerprints |
 //! | [`plan`] | job plus inventory to one plan: ranks, devices, endpoints, commands and files |
 //! | [`machine`] | the state machines of attempt, role and job |
 //! | [`diagnose`] | evidence from logs, signatures, and the ranking of causes |
@@ -27,6 +28,7 @@ pub mod formats;
 pub mod machine;
 pub mod mask;
 pub mod model;
+pub mod pipeline;
 pub mod plan;
 pub(crate) mod quote;
 pub mod status;

@@ -3,6 +3,8 @@
 //!
 //! Adding a fact is the only way to change it, so replaying the journal restores the state that the supervisor had.
 
+mod pipeline;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
@@ -12,6 +14,8 @@ use crate::facts::{
     Began, Fact, Finding, Limit, Outcome, Planned, PlannedNode, Record, StopReason, Subject, Supervised, Verdict,
 };
 use crate::model::{Blame, Classed, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopSent, replica_parts};
+
+pub use pipeline::{NodeState, NodeStatus, PipelineStatus, RunStatus};
 
 /// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
@@ -25,6 +29,9 @@ pub struct Status {
     /// The step of the run; absent if the run is one job. Records of other steps are ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,
+    /// The number of steps, if the run is a pipeline; each loop counts once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
     #[serde(skip)]
     pub state: State,
     /// The engine's names for what it runs: one for each unit of this attempt of the job.
@@ -252,6 +259,11 @@ pub struct Counts {
 }
 
 impl Status {
+    /// The state of a step's job.
+    pub fn of_step(step: StepName) -> Self {
+        Self { step: Some(step), ..Self::default() }
+    }
+
     /// Adds all records of a journal.
     pub fn replay<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
         let mut status = Self::default();
@@ -276,7 +288,8 @@ impl Status {
         }
         self.last = self.last.max(record.at);
         self.next_seq = record.seq + 1;
-        if record.step == self.step {
+        // A supervisor is one of all steps.
+        if record.step == self.step || matches!(record.fact, Fact::Supervised(_)) {
             self.apply(record.at, &record.fact);
         }
     }
@@ -285,6 +298,12 @@ impl Status {
         match fact {
             Fact::Supervised(supervised) => self.begin(supervised),
             Fact::Planned(planned) => self.plan(planned),
+            Fact::Pipeline(planned) => {
+                self.job.clone_from(&planned.pipeline);
+                self.steps = Some(planned.steps);
+                self.name.clone_from(if planned.name.is_empty() { &planned.pipeline } else { &planned.name });
+                self.state = State::Running;
+            }
             Fact::Starting { subject } => self.starting(subject, at),
             Fact::Submitted { handle } => self.handles.push(handle.clone()),
             Fact::Pending { reason } => self.pending = Some(reason.clone()),
@@ -365,6 +384,13 @@ impl Status {
             | Fact::Noticed { .. }
             | Fact::Ignored { .. }
             | Fact::EngineLost { .. }
+            | Fact::Resolved(_)
+            | Fact::Looping { .. }
+            | Fact::Entered
+            | Fact::Skipped { .. }
+            | Fact::Cached { .. }
+            | Fact::Refused { .. }
+            | Fact::Left { .. }
             | Fact::Swept { .. } => {}
         }
     }

@@ -1,5 +1,6 @@
 //! Forks that the C library does not offer: into a cgroup, into namespaces, with a pid descriptor.
 
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -89,4 +90,36 @@ fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
     }
     // SAFETY: a fresh descriptor with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The contents of the files that map our user and group to themselves in a user namespace.
+#[derive(Debug)]
+pub(crate) struct UserMap {
+    user: CString,
+    group: CString,
+}
+
+impl UserMap {
+    pub(crate) fn of_this_process() -> Self {
+        // SAFETY: no arguments, no failure.
+        let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let line = |id: u32| CString::new(format!("{id} {id} 1")).expect("numbers have no null byte");
+        Self { user: line(user), group: line(group) }
+    }
+
+    /// Writes them for this process, which has a new user namespace. Only makes system calls.
+    pub(crate) fn keep(&self) {
+        let write = |path: &CStr, text: &CStr| {
+            // SAFETY: both are C strings; the descriptor is closed where it was opened.
+            unsafe {
+                let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+                libc::write(file, text.as_ptr().cast(), text.count_bytes());
+                libc::close(file);
+            }
+        };
+        // This view of /proc is still the outer one, in which `self` is this process.
+        write(c"/proc/self/setgroups", c"deny");
+        write(c"/proc/self/uid_map", &self.user);
+        write(c"/proc/self/gid_map", &self.group);
+    }
 }

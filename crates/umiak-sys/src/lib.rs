@@ -21,6 +21,7 @@
 //! | [`limits`] | resource limits of this process |
 //! | [`logger`] | log rotation by size |
 //! | [`memory`] | memory limits, and cleaning up the cgroups of killed runs |
+//! | [`mounts`] | directories that a process sees at other paths |
 //! | [`net`] | the coordinator's socket, connections, listening sockets, and random bytes |
 //! | [`observe`] | what running processes are doing |
 //! | [`wait`] | signals, timers and files as things to wait for |
@@ -47,6 +48,7 @@ pub mod kernel;
 pub mod limits;
 pub mod logger;
 pub mod memory;
+pub mod mounts;
 pub mod net;
 pub mod observe;
 pub mod ports;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::descend::ProcessUsage;
 use crate::logger::Rotate;
 use crate::memory::MemoryPlace;
+use crate::mounts::BoundDirectory;
 use crate::ports::{LeaseError, LeaseRequest, Leased};
 
 /// Maximum length of a frame: enough for tens of thousands of ranks.
@@ -73,6 +74,8 @@ pub enum Command {
     /// These ranks are over, and others will take their places: send SIGTERM to their leftovers. Remaining ones are
     /// killed when the new ranks start.
     Forsake(Vec<ProcessKey>),
+    /// The ranks of this job are over, and those of other jobs may run: send SIGTERM to their leftovers.
+    Retire { job: u32 },
     /// All ranks are over, and others will follow: stop leftovers, and release their ports unless `keep_ports` is set.
     /// Answered by [`Notice::Cleared`].
     Clear { keep_ports: bool },
@@ -133,13 +136,13 @@ pub enum SpawnAction {
     Execute = 5,
     LimitMemory = 6,
     BindCpus = 7,
+    Mount = 8,
 }
 
 impl SpawnAction {
     pub fn from_u32(value: u32) -> Option<Self> {
-        let before =
-            [Self::Fork, Self::OpenLog, Self::OpenStdin, Self::ChangeDirectory, Self::LimitMemory, Self::BindCpus];
-        before.into_iter().chain([Self::Execute]).find(|doing| *doing as u32 == value)
+        let before = [Self::Fork, Self::OpenLog, Self::OpenStdin, Self::ChangeDirectory, Self::LimitMemory];
+        before.into_iter().chain([Self::BindCpus, Self::Mount, Self::Execute]).find(|doing| *doing as u32 == value)
     }
 }
 
@@ -176,6 +179,8 @@ pub struct ProcessSpec {
     pub cpus: Vec<u32>,
     /// Inherit the caller's stdin instead of `/dev/null`.
     pub inherit_stdin: bool,
+    /// Directories that it sees at other paths.
+    pub mounts: Vec<BoundDirectory>,
 }
 
 /// Enforced limits of one process. If they cannot be set, it does not start.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::files;
 use crate::fork::fork_with_descriptor;
 use crate::memory::{self, enter};
+use crate::mounts;
 use crate::protocol::{ProcessLimits, ProcessSpec, SCRIPT, SpawnAction};
 
 /// Shared memory where children of a batch record the step that failed; read after their exit.
@@ -115,6 +116,7 @@ pub(crate) struct PreparedProcess<'a> {
     bound: Option<libc::cpu_set_t>,
     /// Writing to this file enters the cgroup.
     members: Option<CString>,
+    mounts: Option<mounts::Prepared>,
 }
 
 impl<'a> PreparedProcess<'a> {
@@ -148,7 +150,7 @@ impl<'a> PreparedProcess<'a> {
             envp: environment.into_values().chain([ptr::null()]).collect(),
             _own: own,
             base: PhantomData,
-            dir: (!process.dir.is_empty()).then(|| CString::new(process.dir.as_slice())).transpose()?,
+            dir: working_directory(process)?,
             script: process.script.clone(),
             log: CString::new(process.log.as_slice())?,
             log_is_exposed: files::has_foreign_directory(Path::new(OsStr::from_bytes(&process.log))),
@@ -156,6 +158,7 @@ impl<'a> PreparedProcess<'a> {
             cpus: cpu_set(&process.cpus),
             bound: limits.and_then(|limits| cpu_set(&limits.cpus)),
             members: cell.map(|cell| CString::new(memory::members(cell).as_os_str().as_bytes())).transpose()?,
+            mounts: mounts::Prepared::new(&process.mounts)?,
         })
     }
 
@@ -248,6 +251,16 @@ impl<'a> PreparedProcess<'a> {
                 // Ranks do not inherit our caller's descriptors. Kernels before 5.9 lack the call, which is harmless.
                 libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, 0 as libc::c_uint);
             }
+            if let Some(mounts) = &self.mounts {
+                if !mounts.enter() {
+                    fail(SpawnAction::Mount);
+                }
+                // A user namespace may have cleared it.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() != guardian {
+                    libc::_exit(127);
+                }
+            }
             if !self.script.is_empty() && !pass(&self.script) {
                 fail(SpawnAction::Execute);
             }
@@ -265,6 +278,13 @@ impl<'a> PreparedProcess<'a> {
             fail(SpawnAction::Execute)
         }
     }
+}
+
+/// The directory that a process starts in; `None` for the guardian's. A process with its own root has to enter it anew.
+fn working_directory(process: &ProcessSpec) -> io::Result<Option<CString>> {
+    let is_lost = process.dir.is_empty() && !process.mounts.is_empty();
+    let dir = if is_lost { std::env::current_dir()?.into_os_string().into_vec() } else { process.dir.clone() };
+    Ok(if dir.is_empty() { None } else { Some(CString::new(dir)?) })
 }
 
 /// Makes a text readable at descriptor [`SCRIPT`], in memory only.

@@ -100,6 +100,125 @@ fn openpai(bytes: usize) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Pipelines of PaddleFlow.
+fn paddleflow(bytes: usize) -> Vec<(&'static str, String)> {
+    let many = |size: usize| bytes / size;
+    let pipeline = |steps: &str, more: &str| format!("{{name: p, entry_points: {{{steps}}}, {more}}}\n");
+    let (ring, side) = (many(30), ((bytes / 7) as f64).sqrt() as usize);
+    let refers = |component: usize| format!("{{reference: {{component: c{component}}}}}");
+    let doubled = |level: usize| {
+        let next = refers(level + 1);
+        format!("c{level}: {{entry_points: {{a: {next}, b: {next}}}}}")
+    };
+    let members = list(many(40), |_| "{role: worker, replicas: 1, command: x}");
+    vec![
+        (
+            "components that double",
+            pipeline(
+                &format!("s: {}", refers(0)),
+                &format!("components: {{{}, c30: {{command: x}}}}", list(30, doubled)),
+            ),
+        ),
+        (
+            "components in components",
+            pipeline(
+                &format!("s: {}", refers(0)),
+                &format!(
+                    "components: {{{}}}",
+                    list(many(50), |level| format!("c{level}: {{entry_points: {{a: {}}}}}", refers(level + 1)))
+                ),
+            ),
+        ),
+        (
+            "copies of a long command",
+            pipeline(
+                &list(many(70), |step| format!("s{step}: {}", refers(0))),
+                &format!("components: {{c0: {{command: {}}}}}", "y".repeat(bytes / 2)),
+            ),
+        ),
+        (
+            "a ring of steps",
+            pipeline(&list(ring, |step| format!("s{step}: {{command: x, deps: s{}}}", (step + 1) % ring)), ""),
+        ),
+        (
+            "every step after every step",
+            pipeline(
+                &list(side, |step| {
+                    format!("s{step}: {{command: x, deps: '{}'}}", list(side, |other| format!("s{other}")))
+                }),
+                "",
+            ),
+        ),
+        (
+            "unknown dependencies",
+            pipeline(&list(many(60), |step| format!("s{step}: {{command: x, deps: unknown{step}}}")), ""),
+        ),
+        (
+            "many dependencies and parameters of one step",
+            pipeline(
+                &format!(
+                    "{}, last: {{command: x, deps: '{}', parameters: {{{}}}}}",
+                    list(many(100), |step| format!("s{step}: {{command: x, parameters: {{v: 1}}}}")),
+                    list(many(100), |step| format!("s{step}")),
+                    list(many(100), |step| format!("p{step}: '{{{{s{step}.v}}}}'"))
+                ),
+                "",
+            ),
+        ),
+        (
+            "unknown names in one command",
+            pipeline(&format!("s: {{command: '{}'}}", list(many(12), |name| format!("{{{{p{name}}}}}"))), ""),
+        ),
+        ("braces", pipeline(&format!("s: {{command: '{}'}}", "{".repeat(bytes)), "")),
+        (
+            "names in two spellings",
+            pipeline(
+                &format!(
+                    "s: {{command: x, parameters: {{{}}}}}",
+                    list(many(20), |name| format!("a{name}: 1, A{name}: 1"))
+                ),
+                "",
+            ),
+        ),
+        (
+            "secret parameters of steps",
+            pipeline(
+                &list(many(120), |step| {
+                    let from = step.saturating_sub(1);
+                    format!(
+                        "s{step}: {{command: x, deps: s{from}, parameters: {{p: '{{{{s{from}.p}}}}'}}, env: {{TOKEN: '{{{{p}}}}'}}}}"
+                    )
+                }),
+                "",
+            ),
+        ),
+        (
+            "disabled components",
+            pipeline(
+                &list(many(60), |step| format!("s{step}: {{command: x}}")),
+                &format!("disabled: '{}'", list(many(20), |step| format!("s{step}"))),
+            ),
+        ),
+        ("members", pipeline(&format!("s: {{distributed_job: {{framework: paddle, members: [{members}]}}}}"), "")),
+        (
+            "file systems",
+            pipeline(
+                "s: {command: x}",
+                &format!(
+                    "fs_options: {{extra_fs: [{}]}}",
+                    list(many(40), |fs| format!("{{name: f{fs}, mount_path: /m{fs}}}"))
+                ),
+            ),
+        ),
+        (
+            "items of a loop",
+            pipeline(&format!("s: {{command: x, loop_argument: [{}], disabled: a}}", list(many(4), |_| 1)), ""),
+        ),
+        ("a list in lists", pipeline(&format!("s: {{command: x, loop_argument: '{}'}}", "[".repeat(bytes)), "")),
+        ("a long condition", pipeline(&format!("s: {{command: x, condition: '{}'}}", "(".repeat(bytes)), "")),
+    ]
+}
+
 /// A document on one line with these roles.
 fn roles(roles: &str) -> String {
     format!("{{umiak: v1, roles: {{{roles}}}}}\n")
@@ -233,5 +352,5 @@ pub fn documents(bytes: usize) -> Vec<Hostile> {
         ("many documents", "---\n".repeat(many(4))),
         ("characters without width", format!("umiak: v1\n\"a{}\": 1\n", "\u{301}".repeat(many(2)))),
     ];
-    all.into_iter().chain(openpai(bytes)).map(|(name, text)| Hostile { name, text }).collect()
+    all.into_iter().chain(openpai(bytes)).chain(paddleflow(bytes)).map(|(name, text)| Hostile { name, text }).collect()
 }

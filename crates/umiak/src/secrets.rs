@@ -62,13 +62,13 @@ pub(crate) fn show(path: &Path) {
 /// Remembers the secrets of a job: its parameters, its environment, and what its commands, variables and labels contain.
 /// Returns all that are known then.
 pub(crate) fn learn(submission: &Submission) -> Known {
-    let Submission { job, known: secrets, environment, .. } = submission;
+    let Submission { work, known: secrets, environment, .. } = submission;
     change(|Secrets { all: known, .. }| {
         known.extend(secrets);
-        for (name, value) in environment.iter().chain(&job.labels) {
+        for (name, value) in environment.iter().chain(work.labels()) {
             known.learn(name, value);
         }
-        for role in &job.roles {
+        for role in work.jobs().flat_map(|job| &job.roles) {
             for (name, value) in &role.work.env {
                 known.learn(name, value);
             }

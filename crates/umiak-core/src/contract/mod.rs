@@ -6,9 +6,12 @@
 
 pub mod differences;
 pub mod paddle;
+pub mod paddle_job;
 pub mod pai;
+pub mod pytorch_job;
 pub mod rpc;
 pub mod servers;
+pub mod tensorflow;
 pub mod torch;
 pub mod umiak;
 
@@ -25,6 +28,14 @@ use crate::model::{
 
 /// A variable and its value.
 pub type Variable = (String, String);
+
+/// Adds a variable, or changes its value.
+fn set(variables: &mut Vec<Variable>, name: &str, value: String) {
+    match variables.iter_mut().find(|(other, _)| other == name) {
+        Some(variable) => variable.1 = value,
+        None => variables.push((name.to_owned(), value)),
+    }
+}
 
 /// A contract's view of a plan, for one attempt of one replica.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +76,9 @@ impl View<'_> {
             Contract::PaddleRpc => rpc::variables(self, member),
             Contract::Torch => torch::variables(self, member),
             Contract::Pai => pai::variables(self),
+            Contract::PaddleJob => paddle_job::variables(self, member),
+            Contract::PytorchJob => pytorch_job::variables(self, member),
+            Contract::Tensorflow => tensorflow::variables(self, member),
         }
     }
 }
@@ -166,6 +180,9 @@ pub struct Topology {
     pub device_kind: Option<DeviceKind>,
     #[serde(skip)]
     lists: Lazy<Lists>,
+    /// The trainers' hosts, joined by commas.
+    #[serde(skip)]
+    hosts: Lazy<String>,
 }
 
 /// Lists of all members, set for every member and therefore computed once.
@@ -217,7 +234,16 @@ impl Topology {
         (paddle_store, torch_store): (Endpoint<Host>, Endpoint<Host>),
         device_kind: Option<DeviceKind>,
     ) -> Self {
-        Self { job_id, nodes, members, paddle_store, torch_store, device_kind, lists: Lazy::default() }
+        Self {
+            job_id,
+            nodes,
+            members,
+            paddle_store,
+            torch_store,
+            device_kind,
+            lists: Lazy::default(),
+            hosts: Lazy::default(),
+        }
     }
 
     fn lists(&self) -> &Lists {
@@ -240,6 +266,14 @@ impl Topology {
         self.endpoints(Part::Trainer)
     }
 
+    /// The trainers' hosts by rank, joined by commas.
+    pub fn host_list(&self) -> &str {
+        self.hosts.get_or_init(|| {
+            let trainers = self.members_of(Part::Trainer);
+            trainers.iter().map(|member| member.endpoint.address.to_string()).collect::<Vec<_>>().join(",")
+        })
+    }
+
     /// The endpoints of a part, by index.
     pub fn endpoints(&self, part: Part) -> &str {
         &self.lists().endpoints[part as usize]
@@ -248,6 +282,13 @@ impl Topology {
     /// The same for one stage of heterogeneous trainers.
     pub fn stage_endpoints(&self, stage: u32) -> String {
         joined(&self.members, Part::HeterTrainer, Some(stage))
+    }
+
+    /// The members of a part, by index.
+    pub fn members_of(&self, part: Part) -> Vec<&Member> {
+        let mut these: Vec<&Member> = self.members.iter().filter(|member| member.part == part).collect();
+        these.sort_by_key(|member| member.index);
+        these
     }
 
     /// The number of members of this part.

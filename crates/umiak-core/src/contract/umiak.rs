@@ -1,6 +1,6 @@
 //! Variables for replicas of documents: the endpoints of all roles, and the identity of this replica.
 
-use crate::model::{Endpoint, Host, JobId, Port, Rank};
+use crate::model::{Endpoint, Host, JobId, Port, Rank, StepName};
 
 use super::{NamedPorts, RolePlaces, Variable};
 
@@ -39,7 +39,7 @@ pub fn is_common(name: &str) -> bool {
 }
 
 /// The variables of one replica, the `index`-th of its role.
-pub fn variables(role: &RolePlaces, index: u32, rank: Rank, attempt: u32) -> Vec<Variable> {
+pub fn variables(step: Option<&StepName>, role: &RolePlaces, index: u32, rank: Rank, attempt: u32) -> Vec<Variable> {
     let host = role.hosts[index as usize].to_string();
     let mut variables = vec![
         ("POD_IP".to_owned(), host.clone()),
@@ -50,6 +50,7 @@ pub fn variables(role: &RolePlaces, index: u32, rank: Rank, attempt: u32) -> Vec
         ("UMIAK_ATTEMPT".to_owned(), attempt.to_string()),
         ("UMIAK_HOST".to_owned(), host),
     ];
+    variables.extend(step.map(|step| ("UMIAK_STEP".to_owned(), step.to_string())));
     for named in &role.ports {
         let name = variable(&named.name);
         let first = named.of(index).first().map(|port| port.get().to_string()).unwrap_or_default();

@@ -116,7 +116,7 @@ register! {
     F0004, 2, "not supported in this version",
         "The document is valid, but it uses a format, a contract or a value that this version does not implement. The changelog lists what each version supports.";
     F0005, 2, "the document is too large",
-        "Documents are limited to 4 MiB, 48 levels of nesting and 200000 values, counted after aliases are resolved.";
+        "Documents are limited to 32 MiB, 48 levels of nesting and 2000000 values, of which aliases may add 200000.";
     F0006, 2, "duplicate key",
         "A mapping has the same key twice, and YAML does not define which one applies. Both places are shown.";
     F0007, 2, "more errors than are shown",
@@ -165,6 +165,34 @@ register! {
         "An OpenPAI job succeeds as soon as all instances of one task role have succeeded; the other roles are stopped. That is what workers beside parameter servers need. Set `minSucceededInstances: -1` in roles whose success must not end the job.";
     F0054, 0, "template left as it is written",
         "The task role uses no `data`, `output` or `script` with this key, so the commands contain the template itself, as in OpenPAI.";
+    F0110, 2, "invalid dependency",
+        "`deps` of a component of a pipeline names components beside it, separated by commas. One of them does not exist, or components depend on each other in a cycle. Components under `components` have no `deps`: the step that refers to them has.";
+    F0111, 2, "reference not allowed here",
+        "What a template may refer to depends on where it is written. `command` uses the step's own parameters, artifacts and system parameters; `env` the same without artifacts; `parameters` those of components in `deps`, of the DAG around (`PF_PARENT`) and system parameters. Input artifacts are one template that names an output of a component in `deps`, or an input of the DAG around. A component whose values are used must be in `deps`. Artifacts of a component with a `condition` cannot be used.";
+    F0112, 2, "invalid use of a component",
+        "`reference: {component: NAME}` names an entry of `components`. The step may set parameters that the component has, must give exactly its input artifacts, and has otherwise only `deps`. Components cannot contain themselves, and together make at most 200000 components in 64 levels.";
+    F0113, 2, "invalid condition or loop",
+        "`loop_argument` is a list, a text that is a JSON list, or one template that names an own parameter or input artifact. `condition` is an expression.";
+    F0114, 2, "invalid list of disabled components",
+        "`disabled` names components by their paths (`a`, `dag.child`), each once. A component whose parameters or artifacts are used by another that is not disabled cannot be disabled.";
+    F0115, 2, "framework not supported",
+        "`distributed_job` runs `paddle`, `pytorch`, `tensorflow` and `mpi`. Other frameworks of PaddleFlow need services of a cluster.";
+    F0116, 2, "roles do not make a distributed job",
+        "A distributed job of Paddle has members with the roles `pserver` and `worker`, of PyTorch and TensorFlow `master`, `pserver` and `worker`, of MPI `master` and `worker`, at least one of each. Without servers or a master it needs at least two workers.";
+    F0117, 2, "members use different queues",
+        "A distributed job runs in one queue: that of its step, which is `PF_JOB_QUEUE_NAME` in its `env`, or `default-queue`. Members that name a queue must name that one.";
+    F0118, 2, "invalid file system",
+        "A `sub_path` is relative and stays on its file system, a `mount_path` is a directory below `/` and is used once, `main_fs` can be written, and `fs_scope` names file systems of the step. Output artifacts need a `main_fs`.";
+    F0119, 2, "invalid post step",
+        "`post_process` has at most one step. It has no `deps`, input artifacts, `condition`, `loop_argument` or enabled `cache`, does not use values of other components, and has another name than they.";
+    F0120, 0, "file system not defined",
+        "The pipeline uses a file system that neither `--fs NAME=DIR` nor `[fs.NAME]` in `umiak.toml` defines. The current directory is used for it.";
+    F0121, 0, "flavour not defined",
+        "The pipeline uses a flavour that neither `--flavour` nor `[flavour.NAME]` in `umiak.toml` defines. It must be defined before the pipeline can run.";
+    F0122, 0, "value replaced",
+        "The value is out of range, and is replaced as PaddleFlow does.";
+    F0123, 0, "not in every version of PaddleFlow",
+        "A key of the pipeline is rejected or ignored by some versions of PaddleFlow. The message names them. umiak accepts the keys of all versions.";
     R0001, 123, "not all nodes joined",
         "Every node runs the same command, and the job starts when all of them have joined. Some did not join within `--rdzv-timeout`. The message lists them and shows whether their addresses respond.";
     R0002, 123, "the coordinator refused this node",
@@ -239,6 +267,8 @@ register! {
         "A file or directory of the run (a plan, a task's directory) could not be created. The message names it and the reason.";
     J0030, 2, "the engine cannot run this job",
         "The document asks for something that the engine of `--engine` does not support. An engine that starts gangs restarts them as a whole: `restarts` of a role and `policy: {gang: false}` need an engine that starts each replica separately, as `local` does.";
+    J0031, 2, "a directory cannot be mounted",
+        "A replica is to see a directory at another path, which the engine `local` does with a mount namespace. Where namespaces are not permitted, the path must lead to the directory. A path that does not exist is made up for the replica, unless a program may write to the directory that should contain it: create it there first.";
 }
 
 impl Code {

@@ -3,28 +3,59 @@
 pub mod argparse;
 pub mod document;
 pub mod launch;
+#[cfg(test)]
+mod mutated;
 pub mod native;
+pub mod paddleflow;
 pub mod pai;
 pub mod prefix;
 pub mod settings;
 pub mod units;
 
-use crate::diag::{Code, Diagnostic, Source, Span};
-use crate::model::Job;
-use document::reader::Reader;
+use std::path::Path;
+
+use crate::diag::{Code, Diagnostic, Severity, Source, Span};
+use crate::model::{Job, Workload};
+use document::reader::{Reader, did_you_mean};
 use document::{Checked, Converted, Document, Format, Reading, Tree};
 use pai::Conversion;
 use settings::Settings;
 
-/// The job that a document of any format describes, or all its errors. `params` are those of the command line.
-pub fn parse(source: &Source, params: &[(String, String)], settings: &Settings) -> Result<Document, Vec<Diagnostic>> {
-    let (mut reader, reading) = read(source, params, settings).map_err(|error| vec![error])?;
-    reading.needed.iter().for_each(|(name, at)| without_value(&mut reader, name, *at));
-    let Reading { job, masked, secrets, .. } = reading;
-    let Some(job) = job.filter(|_| reader.errors.is_empty()) else {
+/// What a command gives to a document.
+#[derive(Debug, Clone, Copy)]
+pub struct Given<'a> {
+    /// `-p name=value`; in a pipeline also `-p step.name=value`.
+    pub params: &'a [(String, String)],
+    /// Nodes of a pipeline to skip, besides those of the document.
+    pub disabled: &'a [String],
+    pub settings: &'a Settings,
+    /// The directory of file systems that are not in the settings.
+    pub dir: &'a Path,
+}
+
+impl<'a> Given<'a> {
+    /// Nothing but parameters and settings.
+    pub fn new(params: &'a [(String, String)], settings: &'a Settings) -> Self {
+        Self { params, disabled: &[], settings, dir: Path::new("") }
+    }
+}
+
+/// The job or pipeline that a document of any format describes, or all its errors.
+pub fn parse(source: &Source, given: &Given<'_>) -> Result<Document, Vec<Diagnostic>> {
+    let (mut reader, reading) = read(source, given).map_err(|error| vec![error])?;
+    let Reading { work, masked, secrets, needed, flavours, .. } = reading;
+    for (name, at) in &needed {
+        without_value(&mut reader, name, *at);
+    }
+    for (flavour, at) in &flavours {
+        let near = reader.nearest(flavour, given.settings.flavours.keys().map(String::as_str));
+        reader.error(Code::F0017, *at, format!("unknown flavour `{flavour}`"), did_you_mean(near, ""));
+        reader.hint(define_flavour(flavour));
+    }
+    let Some(work) = work.filter(|_| reader.errors.is_empty()) else {
         return Err(reader.into_diagnostics());
     };
-    Ok(Document { job, notices: reader.into_diagnostics(), masked, secrets })
+    Ok(Document { work, notices: reader.into_diagnostics(), masked, secrets })
 }
 
 fn without_value(reader: &mut Reader<'_>, name: &str, at: Span) {
@@ -32,15 +63,27 @@ fn without_value(reader: &mut Reader<'_>, name: &str, at: Span) {
     reader.hint(format!("set it with `-p {name}=…`"));
 }
 
-/// Checks a document before a run: parameters without a value are not errors.
-pub fn check(source: &Source, params: &[(String, String)], settings: &Settings) -> Checked {
-    let (reader, reading) = match read(source, params, settings) {
+fn define_flavour(name: &str) -> String {
+    format!("define it with `--flavour {name}=cpu=1,mem=1Gi`, or as `[flavour.{name}]` in `umiak.toml`")
+}
+
+/// Checks a document before a run: parameters without a value, and flavours that this host does not define, are not
+/// errors.
+pub fn check(source: &Source, given: &Given<'_>) -> Checked {
+    let (mut reader, reading) = match read(source, given) {
         Ok(read) => read,
-        Err(error) => return Checked { job: None, needed: Vec::new(), diagnostics: vec![error] },
+        Err(error) => return Checked { work: None, needed: Vec::new(), diagnostics: vec![error], dialect: None },
     };
+    for (flavour, at) in &reading.flavours {
+        reader.notice(Code::F0121, *at, format!("flavour `{flavour}` is not defined here"), "");
+        reader.notice_hint(define_flavour(flavour));
+    }
+    paddleflow::versions(&mut reader, &reading.special);
+    let is_pipeline = matches!(&reading.work, Some(Workload::Pipeline(pipeline)) if pipeline.paddleflow);
+    let dialect = is_pipeline.then(|| paddleflow::dialect(&reading.special));
     let needed: Vec<String> = reading.needed.into_iter().map(|(name, _)| name).collect();
-    let job = reading.job.filter(|_| reader.errors.is_empty() && needed.is_empty());
-    Checked { job, needed, diagnostics: reader.into_diagnostics() }
+    let work = reading.work.filter(|_| reader.errors.is_empty() && needed.is_empty());
+    Checked { work, needed, diagnostics: reader.into_diagnostics(), dialect }
 }
 
 /// The native document that does the same as a document of any format, or all its errors.
@@ -65,7 +108,15 @@ pub fn convert(
             let plain = needed.iter().filter(|(name, _)| !name.starts_with("secrets."));
             plain.for_each(|(name, at)| without_value(&mut reader, name, *at));
         }
-        Format::PaddleFlow | Format::PaddleRec => return Err(vec![document::not_in_this_version(source, format)]),
+        Format::PaddleFlow => {
+            let checked = check(source, &Given::new(params, settings)).diagnostics;
+            if checked.iter().any(|diagnostic| diagnostic.severity == Severity::Error) {
+                return Err(checked);
+            }
+            let message = format!("`{}` is a PaddleFlow pipeline, which has no native form", source.name);
+            return Err(vec![Diagnostic::error(Code::F0019, message).hint("`umiak run` runs it as it is")]);
+        }
+        Format::PaddleRec => return Err(vec![document::not_in_this_version(source, format)]),
     }
     if !reader.errors.is_empty() {
         return Err(reader.into_diagnostics());
@@ -78,8 +129,10 @@ pub fn convert(
             continue;
         };
         let text = native::write::write(&draft);
-        match parse(&Source::new(&source.name, &text), &given, settings) {
-            Ok(document) if is_same(&document.job, &job) => return Ok(Converted { text, format }),
+        match parse(&Source::new(&source.name, &text), &Given::new(&given, settings)) {
+            Ok(Document { work: Workload::Job(converted), .. }) if is_same(&converted, &job) => {
+                return Ok(Converted { text, format });
+            }
             Ok(_) => {}
             Err(errors) => why = errors,
         }
@@ -100,18 +153,24 @@ fn is_same(one: &Job, other: &Job) -> bool {
     trimmed(one) == trimmed(other)
 }
 
-fn read<'a>(
-    source: &'a Source,
-    params: &[(String, String)],
-    settings: &Settings,
-) -> Result<(Reader<'a>, Reading), Diagnostic> {
+fn read<'a>(source: &'a Source, given: &Given<'_>) -> Result<(Reader<'a>, Reading), Diagnostic> {
     let (format, Tree { root, errors }) = tree(source)?;
     let mut reader = Reader::new(source, errors);
-    reader.hide_secrets(&root);
+    if !given.disabled.is_empty() && format != Format::PaddleFlow {
+        let message = format!("`--disable` is for pipelines; `{}` is in {} format", source.name, format.name());
+        return Err(Diagnostic::error(Code::L0001, message));
+    }
     let reading = match format {
-        Format::OpenPai => pai::read(&mut reader, &root, params),
-        Format::Native => native::read(&mut reader, root, params, settings),
-        Format::PaddleFlow | Format::PaddleRec => return Err(document::not_in_this_version(source, format)),
+        Format::OpenPai => {
+            reader.hide_secrets(&root);
+            pai::read(&mut reader, &root, given.params)
+        }
+        Format::Native => {
+            reader.hide_secrets(&root);
+            native::read(&mut reader, root, given.params, given.settings)
+        }
+        Format::PaddleFlow => paddleflow::read(&mut reader, root, given),
+        Format::PaddleRec => return Err(document::not_in_this_version(source, format)),
     };
     Ok((reader, reading))
 }
@@ -129,10 +188,8 @@ fn tree(source: &Source) -> Result<(Format, Tree), Diagnostic> {
     }
     match (format, tree) {
         (Some(format), Ok(tree)) => Ok((format, tree)),
-        (Some(Format::Native | Format::OpenPai) | None, Err(error)) => Err(error),
-        (Some(other @ (Format::PaddleFlow | Format::PaddleRec)), Err(_)) => {
-            Err(document::not_in_this_version(source, other))
-        }
+        (Some(Format::Native | Format::OpenPai | Format::PaddleFlow) | None, Err(error)) => Err(error),
+        (Some(other @ Format::PaddleRec), Err(_)) => Err(document::not_in_this_version(source, other)),
         (None, Ok(tree)) => Err(document::not_recognised(source, &tree.root)),
     }
 }

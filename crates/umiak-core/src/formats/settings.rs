@@ -25,6 +25,7 @@ use toml::de::{DeTable, DeValue};
 use super::document::MAX_BYTES;
 use super::document::reader::Reader;
 use super::document::tree::{Node, ScalarKind, Value, shortened};
+use super::units;
 use crate::diag::{Code, Collected, Diagnostic, Source, Span};
 use crate::model::Resources;
 
@@ -73,6 +74,24 @@ impl Default for Settings {
             hosts: BTreeMap::new(),
         }
     }
+}
+
+/// The resources of a flavour on a command line: `cpu=1,mem=1Gi,gpu=2`, or why they are wrong.
+pub fn flavour(text: &str) -> Result<Resources, String> {
+    let mut resources = Resources::default();
+    for part in text.split(',') {
+        let (name, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is not NAME=VALUE"))?;
+        match name.trim() {
+            "cpu" => resources.cpu_millis = Some(units::cpu(value)?),
+            "mem" => resources.memory_bytes = Some(units::memory(value)?),
+            "gpu" => {
+                let wrong = |_| format!("`{value}` is not a number of GPUs");
+                resources.gpus = value.trim().parse().map_err(wrong)?;
+            }
+            other => return Err(format!("`{other}` is not known")),
+        }
+    }
+    Ok(resources)
 }
 
 /// The settings of a file on top of the built-in ones, or all errors of the file.

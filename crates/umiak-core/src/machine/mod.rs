@@ -3,6 +3,7 @@
 //! * [`attempt`]: one start of one replica, from the request to its end.
 //! * [`role`]: the outcome of a role, from its completion policy and its counts.
 //! * [`job`]: the whole job: gang start, first failure, stop, settle, verdict, end.
+//! * [`pipeline`]: which node of a pipeline runs when, above the machines of its jobs.
 //! * [`hang`]: whether a job hangs.
 //! * [`restart`]: whether a failed group may start again, and after how long.
 //! * [`exit_code`]: the exit code of the command.
@@ -15,6 +16,7 @@ pub mod attempt;
 pub mod exit_code;
 pub mod hang;
 pub mod job;
+pub mod pipeline;
 pub mod restart;
 pub mod role;
 pub mod round;

@@ -73,6 +73,7 @@ pub enum SpawnStage {
     ChangeDirectory,
     LimitMemory,
     BindCpus,
+    Mount,
     Execute,
 }
 
@@ -124,6 +125,7 @@ impl SpawnStage {
             Self::ChangeDirectory => "change directory",
             Self::LimitMemory => "limit its memory",
             Self::BindCpus => "bind it to its CPUs",
+            Self::Mount => "mount its directories",
             Self::Execute => "execute",
         }
     }

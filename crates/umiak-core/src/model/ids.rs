@@ -159,11 +159,16 @@ pub struct InvalidName {
 
 /// Checks that a name is one path component: names become file names (`<job_id>.<pod>.log`, `tasks/trainer-3`).
 fn check_component(what: &'static str, name: &str) -> Result<(), InvalidName> {
+    if name.len() > 200 {
+        return Err(InvalidName { what, name: name.to_owned(), why: "it is longer than 200 bytes" });
+    }
+    check_characters(what, name)
+}
+
+fn check_characters(what: &'static str, name: &str) -> Result<(), InvalidName> {
     let fail = |why| Err(InvalidName { what, name: name.to_owned(), why });
     if name.is_empty() {
         fail("it is empty")
-    } else if name.len() > 200 {
-        fail("it is longer than 200 bytes")
     } else if name == "." || name == ".." || name.contains('/') {
         fail("it would be a path")
     } else if name.chars().any(char::is_control) {
@@ -224,7 +229,8 @@ pub fn pai_name(name: &str) -> String {
     name.chars().map(|c| c.to_ascii_lowercase()).filter(char::is_ascii_alphanumeric).collect()
 }
 
-/// The name of a step: one of several jobs of a run.
+/// The name of an instance of a node of a pipeline: the path from the root, `dag.3.child`. It is as long as nodes are
+/// nested; whatever needs a file name shortens it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -233,8 +239,17 @@ pub struct StepName(String);
 impl StepName {
     pub fn new(name: impl Into<String>) -> Result<Self, InvalidName> {
         let name = name.into();
-        check_component("a step name", &name)?;
+        check_characters("a step name", &name)?;
         Ok(Self(name))
+    }
+
+    /// The name with this path, whose parts were checked when the pipeline was read. Characters that no name has are
+    /// replaced.
+    pub(crate) fn of_path(path: &str) -> Self {
+        Self::new(path).unwrap_or_else(|_| {
+            let is_bad = |c: char| c == '/' || c.is_control();
+            Self(format!("-{}", path.replace(is_bad, "-")))
+        })
     }
 
     pub fn as_str(&self) -> &str {
@@ -298,6 +313,10 @@ mod tests {
         assert_eq!(JobId::new("default").unwrap().as_str(), "default");
         assert!(serde_json::from_str::<StepName>("\"a/b\"").is_err());
         assert_eq!(serde_json::from_str::<StepName>("\"train\"").unwrap().as_str(), "train");
+        assert!(StepName::new("dag.".repeat(500) + "train").is_ok(), "nested as deep as it may be");
+        for bad in ["", ".", "..", "a/b", "../../etc"] {
+            assert!(StepName::new(StepName::of_path(bad).as_str()).is_ok(), "{bad:?}");
+        }
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Jobs, roles and their policies: data only. What a policy decides is in [`crate::machine`].
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{JobId, RoleName, seconds};
+use super::{JobId, Mount, Part, RoleName, seconds};
 
 /// A job: roles that start together, and the policies that decide when it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -27,6 +27,9 @@ pub struct Role {
     pub name: RoleName,
     pub replicas: u32,
     pub work: Work,
+    /// Roles that have a part are one group of ranks. Another role with contracts is a group of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
     pub completion: Completion,
     pub restart: RoleRestart,
     /// The roles that this one waits for.
@@ -46,6 +49,7 @@ impl Role {
             name,
             replicas,
             work: Work::default(),
+            part: None,
             completion: Completion::default(),
             restart: RoleRestart::default(),
             start_after: Vec::new(),
@@ -73,6 +77,9 @@ pub struct Work {
     /// Ports of each replica, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortNeed>,
+    /// Directories that replicas see at other paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
     /// For engines that have images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
@@ -87,13 +94,24 @@ pub struct Work {
 }
 
 impl Work {
+    /// Where a path of the replica is on the host; `directory` is where the job was submitted.
+    pub fn on_host(&self, path: &Path, directory: &Path) -> PathBuf {
+        let around = self.mounts.iter().filter(|mount| path.starts_with(&mount.path));
+        // The inner one hides the outer one, and a later one an earlier one.
+        let mount = around.max_by_key(|mount| mount.path.components().count());
+        let inside = mount.and_then(|mount| Some((mount, path.strip_prefix(&mount.path).ok()?)));
+        inside.map_or_else(|| path.to_owned(), |(mount, rest)| mount.below(directory).dir.join(rest))
+    }
+
     /// True if umiak itself sets this variable, whatever `env` contains. Other variables that begin with `UMIAK_` are for
     /// an umiak that a replica may run.
     pub fn is_given(&self, name: &str) -> bool {
         let Some(rest) = name.strip_prefix("UMIAK_") else { return name == "POD_IP" };
         let port = rest.strip_prefix("PORT_").or_else(|| rest.strip_prefix("PORTS_"));
-        matches!(rest, "RUN" | "JOB" | "ROLE" | "INDEX" | "REPLICAS" | "RANK" | "WORLD_SIZE" | "ATTEMPT" | "HOST")
-            || rest.starts_with("HOSTS_")
+        matches!(
+            rest,
+            "RUN" | "STEP" | "JOB" | "ROLE" | "INDEX" | "REPLICAS" | "RANK" | "WORLD_SIZE" | "ATTEMPT" | "HOST"
+        ) || rest.starts_with("HOSTS_")
             || rest.starts_with("ENDPOINTS_")
             || port.is_some_and(|port| {
                 let is_upper = !port.bytes().any(|byte| byte.is_ascii_lowercase());
@@ -296,6 +314,10 @@ pub struct Policy {
     pub hang: Option<Duration>,
     /// No replica starts unless all of them fit.
     pub gang: bool,
+    /// How long roles that do not decide may run on, to end by themselves, once the deciding ones have succeeded.
+    #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<f64>")]
+    pub linger: Option<Duration>,
 }
 
 impl Default for Policy {
@@ -309,6 +331,7 @@ impl Default for Policy {
             timeout: None,
             hang: None,
             gang: true,
+            linger: None,
         }
     }
 }
@@ -406,6 +429,12 @@ pub enum Contract {
     PaddleRpc,
     /// OpenPAI's.
     Pai,
+    /// Paddle's as the operators of Kubernetes set it, with and without parameter servers.
+    PaddleJob,
+    /// Torch's as the operator of Kubernetes sets it.
+    PytorchJob,
+    /// `TF_CONFIG`.
+    Tensorflow,
 }
 
 /// A command: program and arguments, as platform strings.

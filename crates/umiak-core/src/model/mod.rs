@@ -1,15 +1,17 @@
-//! The model: a job of roles, replicas and attempts, its policies, and how a process ended.
+//! The model: a job of roles, replicas and attempts, its policies, a pipeline of jobs, and how a process ended.
 //!
 //! Newtypes are validated in their constructors, so that every value is valid.
 
 mod capabilities;
 mod dialect;
 mod exit;
+mod framework;
 mod ids;
 mod instance;
 mod job;
 pub(crate) mod meeting;
 mod part;
+mod pipeline;
 pub(crate) mod request;
 mod seconds;
 mod time;
@@ -18,6 +20,7 @@ mod whose;
 pub use capabilities::{Capabilities, Hosts, OutputSource, Unit};
 pub use dialect::{ExitCodes, Generation, OutputMode, Show};
 pub use exit::{Classed, Exit, ExitClass, SpawnError, SpawnStage, signal_name};
+pub use framework::Framework;
 pub use ids::{
     Endpoint, FIRST_ATTEMPT, Host, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, StepIndex, StepName,
     WorldSize, global_rank, pai_name,
@@ -28,6 +31,10 @@ pub use job::{
     Restart, Role, RoleRestart, Scope, StartAfter, StopPolicy, Success, Timeouts, When, Work,
 };
 pub use part::Part;
+pub use pipeline::{
+    Body, Cache, Float, Given, Input, Items, Mount, Node, NodeId, OnFailure, Output, Parameter, Piece, Pipeline, Place,
+    Reference, Step, Store, SystemParameter, Text, Value, Workload,
+};
 pub use request::{
     Backend, CommandRequest, Crew, DeviceRequest, HeterStage, Interpreter, LogNames, LogRequest, MAX_NODES, Mode,
     Nodes, Omp, PaddleHabits, PaddleVariables, Pod, PortRequest, Proxies, Request, Rotation, SERVER_PATIENCE,

@@ -1,14 +1,16 @@
-//! The role of a process in a launched job.
+//! The part of a process in a group of ranks.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Completion, PortNeed, Role, RoleName};
 
-/// The role of a launched process. Roles start, and are counted, in this order.
+/// What a process does in its group. Processes are counted in this order; so are the roles of a launched job started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
+    /// Comes first, and the others meet at it or are started by it. Launched jobs have none.
+    Leader,
     /// Holds parameters.
     Server,
     /// A rank: the only role in a collective job.
@@ -21,11 +23,12 @@ pub enum Part {
 }
 
 impl Part {
-    pub const ALL: [Self; 4] = [Self::Server, Self::Trainer, Self::Coordinator, Self::HeterTrainer];
+    pub const ALL: [Self; 5] = [Self::Leader, Self::Server, Self::Trainer, Self::Coordinator, Self::HeterTrainer];
 
     /// `pserver`, as in the replica name `pserver-1`.
     pub fn role(self) -> &'static str {
         match self {
+            Self::Leader => "leader",
             Self::Server => "pserver",
             Self::Trainer => "trainer",
             Self::Coordinator => "coordinator",
@@ -37,7 +40,7 @@ impl Part {
     pub fn training_role(self) -> &'static str {
         match self {
             Self::Server => "PSERVER",
-            Self::Trainer => "TRAINER",
+            Self::Leader | Self::Trainer => "TRAINER",
             Self::Coordinator => "COORDINATOR",
             Self::HeterTrainer => "HETER_TRAINER",
         }
@@ -47,7 +50,7 @@ impl Part {
     pub fn log_stem(self) -> &'static str {
         match self {
             Self::Server => "serverlog",
-            Self::Trainer => "workerlog",
+            Self::Leader | Self::Trainer => "workerlog",
             Self::Coordinator => "coordinator",
             Self::HeterTrainer => "heterlog",
         }

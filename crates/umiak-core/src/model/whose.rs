@@ -36,6 +36,11 @@ impl Whose {
         self.0.iter().any(|word| word.is_of(replica, rank))
     }
 
+    /// True if one of the words is this name.
+    pub fn names(&self, name: &str) -> bool {
+        self.0.iter().any(|word| matches!(word, Word::All) || matches!(word, Word::Name(other) if other == name))
+    }
+
     /// The first word that matches none of these replicas.
     pub fn unknown<'a>(&self, replicas: &(impl Iterator<Item = (&'a str, Option<Rank>)> + Clone)) -> Option<String> {
         let is_unknown = |word: &&Word| !replicas.clone().any(|(replica, rank)| word.is_of(replica, rank));

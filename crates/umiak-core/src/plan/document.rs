@@ -13,6 +13,7 @@ use crate::contract::{Lazy, Member, Node, Options, Topology, umiak};
 use crate::mask::Known;
 use crate::model::{
     Device, DeviceKind, Endpoint, FIRST_ATTEMPT, Host, Job, NodeIndex, Part, Port, PortNeed, Rank, Role, Slot,
+    StepName, Workload,
 };
 
 use super::command::Resolved;
@@ -39,9 +40,12 @@ pub fn needs(job: &Job) -> Needs {
         needs.gpus = needs.gpus.saturating_add(role.replicas.saturating_mul(role.work.resources.gpus));
         needs.cpus = needs.cpus.saturating_add(role.replicas.saturating_mul(role.work.resources.whole_cpus()));
         needs.ports = needs.ports.saturating_add(role.replicas.saturating_mul(free_ports(role)));
-        if is_group(job, role) {
-            needs.ports = needs.ports.saturating_add(role.replicas + u32::from(STORES));
-        }
+    }
+    for group in groups(job) {
+        let shares_port = job.roles[group[0]].part.is_some();
+        let replicas = group.iter().map(|role| job.roles[*role].replicas);
+        let endpoints = if shares_port { 1 } else { replicas.sum() };
+        needs.ports = needs.ports.saturating_add(endpoints + u32::from(STORES));
     }
     needs
 }
@@ -51,8 +55,16 @@ fn free_ports(role: &Role) -> u32 {
     role.work.ports.iter().filter(|need| need.fixed.is_none()).map(|need| u32::from(need.count)).sum()
 }
 
-fn is_group(job: &Job, role: &Role) -> bool {
-    !contracts(job, role).is_empty()
+/// The groups of ranks: the roles of each, by position. The group whose last role comes first is first.
+fn groups(job: &Job) -> Vec<Vec<usize>> {
+    let is_member = |position: &usize| !contracts(job, &job.roles[*position]).is_empty();
+    let members: Vec<usize> = (0..job.roles.len()).filter(is_member).collect();
+    let (joined, alone): (Vec<usize>, Vec<usize>) =
+        members.into_iter().partition(|position| job.roles[*position].part.is_some());
+    let joined = Some(joined).filter(|joined| !joined.is_empty());
+    let mut groups: Vec<Vec<usize>> = alone.into_iter().map(|role| vec![role]).chain(joined).collect();
+    groups.sort_by_key(|group| group.last().copied());
+    groups
 }
 
 /// The leased resources.
@@ -81,10 +93,13 @@ pub const SUBMISSION_VERSION: u32 = 1;
 pub struct Submission {
     /// The version of that file.
     pub v: u32,
-    pub job: Job,
+    pub work: Workload,
     /// The parameters given on the command line.
     #[serde(default)]
     pub params: Vec<(String, String)>,
+    /// The run of a pipeline whose finished steps are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<String>,
     pub engine: String,
     #[serde(default)]
     pub wishes: Wishes,
@@ -97,14 +112,16 @@ pub struct Submission {
     pub document: PathBuf,
     /// The environment that the replicas inherit.
     pub environment: BTreeMap<String, String>,
-    /// The resolved program of each role.
+    /// The resolved program of each role of the job. Those of a pipeline's steps are found when they start.
     pub programs: Vec<PathBuf>,
 }
 
-/// The properties of a run that its plan needs.
+/// The properties of a run, and of a step, that its plan needs.
 #[derive(Debug, Clone)]
 pub struct RunPlace {
     pub run: String,
+    /// The step, if the run has several jobs.
+    pub step: Option<StepName>,
     /// The name of the user.
     pub user: String,
     /// CPUs of the host.
@@ -117,16 +134,22 @@ pub struct RunPlace {
     pub attached: bool,
 }
 
-/// Assigns the leased resources. `granted` must cover [`needs`].
-pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan {
-    let Submission { job, params, engine, wishes, directory, document, environment, programs, .. } = submission;
+/// Assigns the leased resources to a job: the submitted one, or a step's. `granted` must cover [`needs`].
+pub fn place(submission: &Submission, job: &Job, programs: &[PathBuf], place: RunPlace, granted: Granted) -> Plan {
+    let Submission { params, engine, wishes, directory, document, environment, .. } = submission;
     let mut hosts = granted.hosts.into_iter();
     let mut ports = granted.ports.into_iter();
     let mut take = |count: u16| ports.by_ref().take(count as usize).collect::<Vec<Port>>();
-    let (mut replicas, mut groups) = (Vec::new(), Vec::new());
+    let mut replicas: Vec<Replica> = Vec::new();
+    let grouped = groups(job);
+    let mut groups = Vec::new();
+    // Members of several roles have one port: a program may expect that of the addresses in a list.
+    let mut joined: Option<(Vec<Port>, Port)> = None;
     for (position, role) in job.roles.iter().enumerate() {
-        let group = is_group(job, role).then_some(groups.len() as u16);
-        let first = replicas.len();
+        let group = grouped.iter().position(|group| group.contains(&position));
+        if group.is_some() && role.part.is_some() && joined.is_none() {
+            joined = Some((take(STORES), take(1)[0]));
+        }
         for index in 0..role.replicas {
             let host = hosts.next().expect("as many hosts as replicas");
             let of_name = |need: &PortNeed| match need.fixed.and_then(Port::new) {
@@ -134,28 +157,33 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
                 None => (need.name.clone(), take(need.count)),
             };
             let own = role.work.ports.iter().map(of_name).collect();
+            let shared = joined.as_ref().filter(|_| role.part.is_some()).map(|(_, port)| *port);
+            let endpoint =
+                group.map(|_| Endpoint { address: host.clone(), port: shared.unwrap_or_else(|| take(1)[0]) });
             replicas.push(Replica {
                 name: format!("{}-{index}", role.name),
                 slot: Slot { role: position as u16, index },
                 index,
                 rank: Rank(replicas.len() as u32),
-                endpoint: group.map(|_| Endpoint { address: host.clone(), port: take(1)[0] }),
+                endpoint,
                 host,
                 ports: own,
                 devices: Vec::new(),
                 cpus: Vec::new(),
                 log: None,
-                member: group.map(|group| Membership { group, member: index }),
+                member: None,
                 env: Vec::new(),
             });
         }
-        if let (Some(_), Some(host)) = (group, replicas.get(first).map(|replica: &Replica| replica.host.clone())) {
-            let ports = take(STORES);
-            let store = |port: usize| Endpoint { address: host.clone(), port: ports[port] };
-            groups.push(topology(job, role, &replicas[first..], (store(0), store(1))));
+        if let Some(group) = group.filter(|group| grouped[*group].last() == Some(&position)) {
+            let stores = match &joined {
+                Some((stores, _)) if role.part.is_some() => stores.clone(),
+                _ => take(STORES),
+            };
+            groups.push(topology(job, &mut replicas, (group, &grouped[group]), &stores));
         }
     }
-    let RunPlace { run, user, cpus, tasks, scratch, attached } = place;
+    let RunPlace { run, step, user, cpus, tasks, scratch, attached } = place;
     let argv = job.roles.iter().map(|role| role.work.command.iter().map(OsString::from).collect());
     let commands = programs.iter().cloned().zip(argv).map(|(program, argv)| Resolved { program, argv });
     let mut plan = Plan {
@@ -163,6 +191,7 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
         dry_run: false,
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
         run: Some(run),
+        step,
         name: job.name.to_string(),
         line: String::new(),
         params: params.clone(),
@@ -198,32 +227,46 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
     plan
 }
 
-/// The ranks of a role, each on its own host.
-fn topology(job: &Job, role: &Role, replicas: &[Replica], stores: (Endpoint<Host>, Endpoint<Host>)) -> Topology {
-    let gpus = role.work.resources.gpus;
-    let member = |replica: &Replica| {
-        Some(Member {
-            rank: Rank(replica.index),
-            node: NodeIndex(replica.index),
+/// The ranks of some roles, each on its own host: by part, then in the order of the roles. The first one hosts the stores.
+fn topology(job: &Job, replicas: &mut [Replica], (group, roles): (usize, &[usize]), stores: &[Port]) -> Topology {
+    let part = |replica: &Replica| job.roles[replica.slot.role as usize].part.unwrap_or_default();
+    let mut ranks: Vec<&mut Replica> =
+        replicas.iter_mut().filter(|replica| roles.contains(&(replica.slot.role as usize))).collect();
+    ranks.sort_by_key(|replica| part(replica));
+    let mut counts = [0; Part::ALL.len()];
+    let (mut nodes, mut members) = (Vec::new(), Vec::new());
+    for (rank, replica) in (0..).zip(&mut ranks) {
+        replica.member = Some(Membership { group: group as u16, member: rank });
+        let Some(endpoint) = replica.endpoint.clone() else { continue };
+        let count = &mut counts[part(replica) as usize];
+        let index = *count;
+        *count += 1;
+        let gpus = job.roles[replica.slot.role as usize].work.resources.gpus;
+        nodes.push(Node { address: replica.host.clone(), host: replica.name.clone(), size: 1 });
+        members.push(Member {
+            rank: Rank(rank),
+            node: NodeIndex(rank),
             local_rank: 0,
-            part: Part::Trainer,
-            index: replica.index,
+            part: part(replica),
+            index,
             stage: 0,
-            endpoint: replica.endpoint.clone()?,
+            endpoint,
             // Frameworks number devices by position, and each replica sees only its own.
             devices: (0..gpus).map(|position| Device { label: position.to_string(), position }).collect(),
-        })
-    };
-    let node = |replica: &Replica| Node { address: replica.host.clone(), host: replica.name.clone(), size: 1 };
-    let nodes = replicas.iter().map(node).collect();
-    let kind = (gpus > 0).then_some(DeviceKind::Gpu);
-    Topology::new(job.name.clone(), nodes, replicas.iter().filter_map(member).collect(), stores, kind)
+        });
+    }
+    let kind = members.iter().any(|member| !member.devices.is_empty()).then_some(DeviceKind::Gpu);
+    let host = nodes.first().map(|node| node.address.clone()).expect("a role has at least one replica");
+    let store = |port: usize| Endpoint { address: host.clone(), port: stores[port] };
+    Topology::new(job.name.clone(), nodes, members, (store(0), store(1)), kind)
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::model::{Contract, JobId, Policy, Resources, RoleName};
+    use std::path::Path;
+
+    use crate::model::{Contract, Framework, JobId, Mount, Policy, Resources, RoleName};
     use crate::plan::pool::Given;
     use crate::plan::{Attempt, MAX_VARIABLE};
 
@@ -249,11 +292,12 @@ pub(super) mod tests {
         }
     }
 
-    fn placed(job: Job, programs: &[&str], granted: Granted) -> Plan {
+    fn placed(job: &Job, programs: &[&str], granted: Granted) -> Plan {
         let submission = Submission {
             v: SUBMISSION_VERSION,
             params: Vec::new(),
-            job,
+            repeats: None,
+            work: Workload::Job(Box::new(job.clone())),
             engine: "local".into(),
             wishes: Wishes::default(),
             known: Known::default(),
@@ -262,8 +306,16 @@ pub(super) mod tests {
             environment: BTreeMap::new(),
             programs: programs.iter().map(PathBuf::from).collect(),
         };
+        let programs = submission.programs.clone();
         let (run, tasks, scratch) = ("run-000007".into(), "/r/tasks".into(), "/r/scratch".into());
-        place(&submission, RunPlace { run, user: "li".into(), cpus: 8, tasks, scratch, attached: true }, granted)
+        let step = None;
+        place(
+            &submission,
+            job,
+            &programs,
+            RunPlace { run, step, user: "li".into(), cpus: 8, tasks, scratch, attached: true },
+            granted,
+        )
     }
 
     pub(in crate::plan) fn plan() -> Plan {
@@ -273,7 +325,7 @@ pub(super) mod tests {
             hosts: (1..=4).map(|last| Host::from([127, 3, 0, last])).collect(),
             ports: (0..needs.ports as u16).map(|port| Port::new(20_000 + port).unwrap()).collect(),
         };
-        placed(job(), &["/bin/sh", "/usr/bin/python"], granted)
+        placed(&job(), &["/bin/sh", "/usr/bin/python"], granted)
     }
 
     fn variables(plan: &Plan, slot: Slot) -> BTreeMap<String, String> {
@@ -320,6 +372,148 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn roles_with_parts_are_one_group() {
+        let role =
+            |name: &str, replicas, part| Role { part: Some(part), ..Role::new(RoleName::new(name).unwrap(), replicas) };
+        let mut servers = role("pserver", 1, Part::Server);
+        servers.completion.decides = false;
+        servers.work.ports = vec![PortNeed { name: "rpc".into(), count: 1, fixed: None }];
+        let mut alone = Role::new(RoleName::new("eval").unwrap(), 1);
+        alone.work.contracts = Some(vec![Contract::Torch]);
+        let more = Role { name: RoleName::new("pserver-2").unwrap(), ..servers.clone() };
+        let roles = vec![role("worker", 2, Part::Trainer), servers, alone, more];
+        let job = Job { contracts: vec![Contract::PaddleJob], roles, ..job() };
+        // One port for all members, two for their stores, one for each server; the role on its own has three.
+        assert_eq!(needs(&job).ports, 1 + 2 + 2 + 3);
+        let granted = Granted {
+            hosts: (1..=5).map(|last| Host::from([127, 3, 0, last])).collect(),
+            ports: (20_000..20_008).filter_map(Port::new).collect(),
+        };
+        let plan = placed(&job, &["/bin/true"; 4], granted);
+        let ranks = |group: usize| -> Vec<(u32, Part, u32, String)> {
+            let member = |member: &Member| (member.rank.0, member.part, member.index, member.endpoint.to_string());
+            plan.groups[group].members.iter().map(member).collect()
+        };
+        assert_eq!(ranks(0), [(0, Part::Trainer, 0, "127.3.0.4:20004".to_owned())]);
+        let at = |last| format!("127.3.0.{last}:20002");
+        assert_eq!(
+            ranks(1),
+            [
+                (0, Part::Server, 0, at(3)),
+                (1, Part::Server, 1, at(5)),
+                (2, Part::Trainer, 0, at(1)),
+                (3, Part::Trainer, 1, at(2)),
+            ]
+        );
+        for (role, index, expected) in [
+            (0, 1, ["TRAINER", "1", "127.3.0.2"]),
+            (1, 0, ["PSERVER", "0", "127.3.0.3"]),
+            (3, 0, ["PSERVER", "1", "127.3.0.5"]),
+        ] {
+            let seen = variables(&plan, Slot { role, index });
+            assert_eq!(["TRAINING_ROLE", "PADDLE_TRAINER_ID", "POD_IP"].map(|name| &seen[name]), expected);
+            for (name, value) in [
+                ("PADDLE_PSERVERS_IP_PORT_LIST", "127.3.0.3:20002,127.3.0.5:20002"),
+                ("PADDLE_TRAINER_ENDPOINTS", "127.3.0.1:20002,127.3.0.2:20002"),
+                ("PADDLE_TRAINERS", "127.3.0.1,127.3.0.2"),
+                ("PADDLE_TRAINERS_NUM", "2"),
+                ("PADDLE_NNODES", "4"),
+                ("PADDLE_PORT", "20002"),
+                ("PADDLE_WITH_GLOO", "1"),
+                ("PADDLE_GLOO_RENDEZVOUS", "3"),
+                ("PADDLE_GLOO_HTTP_ENDPOINT", "127.3.0.3:20000"),
+                ("PADDLE_MASTER", "127.3.0.3:20001"),
+            ] {
+                assert_eq!(seen.get(name).map(String::as_str), Some(value), "{name}");
+            }
+            let counts = ["PADDLE_SERVER_NUM", "PADDLE_TRAINER_NUM"].map(|name| seen.contains_key(name));
+            assert_eq!(counts, [role != 0, role == 0]);
+        }
+    }
+
+    /// The plan of a distributed job with a role for each word.
+    fn distributed(framework: Framework, roles: &[(&str, u32)]) -> Plan {
+        let role = |(word, replicas): &(&str, u32)| Role {
+            part: framework.part(word),
+            ..Role::new(RoleName::new(*word).unwrap(), *replicas)
+        };
+        let mut job = Job { roles: roles.iter().map(role).collect(), ..job() };
+        framework.arrange(&mut job);
+        let needs = needs(&job);
+        let granted = Granted {
+            hosts: (1..=needs.addresses as u8).map(|last| Host::from([127, 3, 0, last])).collect(),
+            ports: (20_000..).take(needs.ports as usize).filter_map(Port::new).collect(),
+        };
+        let programs = vec!["/bin/true"; job.roles.len()];
+        placed(&job, &programs, granted)
+    }
+
+    #[test]
+    fn the_master_of_a_pytorch_job_is_rank_0() {
+        // Without a master, the first worker is.
+        for (roles, slots) in [
+            (&[("worker", 2), ("master", 1)][..], &[(1, 0), (0, 0), (0, 1)][..]),
+            (&[("worker", 1), ("pworker", 2)], &[(0, 0), (1, 0), (1, 1)]),
+        ] {
+            let plan = distributed(Framework::Pytorch, roles);
+            let master = plan.at(Slot { role: slots[0].0, index: 0 }).unwrap().host.to_string();
+            for (rank, (role, index)) in slots.iter().enumerate() {
+                let seen = variables(&plan, Slot { role: *role, index: *index });
+                let port = plan.groups[0].torch_store.port.get().to_string();
+                for (name, value) in [
+                    ("RANK", rank.to_string()),
+                    ("WORLD_SIZE", "3".to_owned()),
+                    ("LOCAL_RANK", "0".to_owned()),
+                    ("MASTER_ADDR", master.clone()),
+                    ("MASTER_PORT", port.clone()),
+                    ("PET_NNODES", "3".to_owned()),
+                    ("PET_NODE_RANK", rank.to_string()),
+                    ("PET_NPROC_PER_NODE", "1".to_owned()),
+                    ("PET_MASTER_ADDR", master.clone()),
+                    ("PET_MASTER_PORT", port.clone()),
+                ] {
+                    assert_eq!(seen[name], value, "{name} of {roles:?} {rank}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tensorflow_has_its_cluster_in_one_variable() {
+        let plan = distributed(Framework::Tensorflow, &[("worker", 2), ("pserver", 1), ("master", 1)]);
+        assert_eq!(
+            variables(&plan, Slot { role: 2, index: 0 })["TF_CONFIG"],
+            r#"{"cluster":{"ps":["127.3.0.3:20002","127.3.0.4:20002"],"worker":["127.3.0.1:20002","127.3.0.2:20002"]},"task":{"type":"ps","index":1},"environment":"cloud"}"#
+        );
+        assert!(variables(&plan, Slot { role: 0, index: 1 })["TF_CONFIG"].contains(r#"{"type":"worker","index":1}"#));
+    }
+
+    #[test]
+    fn members_that_decide() {
+        let decides = |framework, roles: &[(&str, u32)]| -> Vec<bool> {
+            distributed(framework, roles).job.roles.iter().map(|role| role.completion.decides).collect()
+        };
+        assert_eq!(decides(Framework::Paddle, &[("pserver", 2), ("pworker", 2)]), [false, true]);
+        assert_eq!(decides(Framework::Pytorch, &[("worker", 2), ("master", 1)]), [false, true]);
+        assert_eq!(decides(Framework::Pytorch, &[("worker", 2), ("worker", 1)]), [true, true]);
+        assert_eq!(decides(Framework::Tensorflow, &[("pserver", 1), ("worker", 2)]), [false, true]);
+        assert_eq!(Framework::Paddle.part("master"), None, "refused, as by the operator");
+    }
+
+    #[test]
+    fn paths_of_mounts_are_found_on_the_host() {
+        let mount =
+            |dir: &str, path: &str| Mount { name: String::new(), dir: dir.into(), path: path.into(), read_only: false };
+        let mut work = job().roles.remove(1).work;
+        work.mounts = vec![mount("data", "/d"), mount("/in", "/d/e"), mount("/later", "/d")];
+        for (path, expected) in [("/d/x", "/later/x"), ("/d/e/x", "/in/x"), ("/dd", "/dd"), ("/d", "/later/")] {
+            assert_eq!(work.on_host(Path::new(path), Path::new("/home")), Path::new(expected), "{path}");
+        }
+        work.mounts.truncate(2);
+        assert_eq!(work.on_host(Path::new("/d/x"), Path::new("/home")), Path::new("/home/data/x"));
+    }
+
+    #[test]
     fn what_we_set_is_not_overridden() {
         let mut plan = plan();
         let names: Vec<String> = variables(&plan, Slot { role: 1, index: 1 }).into_keys().collect();
@@ -351,7 +545,7 @@ pub(super) mod tests {
         role.work.command = vec!["true".into()];
         let job = Job { contracts: Vec::new(), roles: vec![role], ..job() };
         let hosts = (0..12_000u32).map(|index| Host::from((0x7f03_0000 + index).to_be_bytes())).collect();
-        let plan = placed(job, &["/bin/true"], Granted { hosts, ports: Vec::new() });
+        let plan = placed(&job, &["/bin/true"], Granted { hosts, ports: Vec::new() });
         assert_eq!(check(&plan).map(|(name, _)| name), Some("UMIAK_HOSTS_W".to_owned()));
     }
 

@@ -146,6 +146,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
         dry_run: false,
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
         run: None,
+        step: None,
         name: request.name.clone(),
         line: request.line.clone(),
         params: Vec::new(),

@@ -44,7 +44,7 @@ pub fn by_name(variables: &[Variable], known: &Known) -> BTreeMap<String, String
     variables.iter().map(|(name, value)| (name.clone(), known.masked(name, value))).collect()
 }
 
-fn mask_job(job: &mut Job, known: &Known) {
+pub(super) fn mask_job(job: &mut Job, known: &Known) {
     for (name, value) in &mut job.labels {
         *value = known.masked(name, value);
     }

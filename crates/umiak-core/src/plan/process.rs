@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use crate::contract::{Variable, View, umiak};
-use crate::model::{Contract, Device, DeviceKind, Slot};
+use crate::model::{Contract, Device, DeviceKind, Mount, Slot};
 
 use super::pool::Given;
 use super::value::contracts;
@@ -45,6 +45,8 @@ pub struct Process {
     pub cpus: Vec<u32>,
     /// Memory limit of the process and its children, if the engine can enforce it.
     pub memory: Option<Memory>,
+    /// Directories that it sees at other paths.
+    pub mounts: Vec<Mount>,
 }
 
 impl Process {
@@ -96,6 +98,7 @@ impl Plan {
             inherit_stdin: self.inherit_stdin,
             cpus: if attempt.given.cpus.is_empty() { replica.cpus.clone() } else { attempt.given.cpus.clone() },
             memory: memory.map(|bytes| Memory { name: format!("{}.{}", replica.name, attempt.number), bytes }),
+            mounts: work.mounts.iter().map(|mount| mount.below(&self.directory)).collect(),
         }
     }
 
@@ -164,7 +167,7 @@ impl Plan {
             set("UMIAK_SUBMIT_DIR", self.directory.to_string_lossy().into_owned());
         }
         let role = &self.places()[replica.slot.role as usize];
-        variables.extend(umiak::variables(role, replica.index, replica.rank, attempt.number));
+        variables.extend(umiak::variables(self.step.as_ref(), role, replica.index, replica.rank, attempt.number));
     }
 
     /// The name and size of the longest variable of any replica, if it exceeds the kernel's limit.

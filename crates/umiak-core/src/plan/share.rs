@@ -159,6 +159,7 @@ fn members(request: &Request, nodes: &[NodeShare]) -> Result<Vec<Member>, Diagno
 fn listed(request: &Request, part: Part) -> Option<Vec<&Endpoint>> {
     let Mode::Servers(mode) = &request.mode else { return None };
     let crews: Vec<&Crew> = match part {
+        Part::Leader => return None,
         Part::Server => vec![&mode.servers],
         Part::Trainer => vec![&mode.trainers],
         Part::Coordinator => vec![&mode.coordinators],

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::contract::{Lazy, Member, NamedPorts, Options, RolePlaces, Topology, Variable};
 use crate::diag::Diagnostic;
 use crate::model::{
-    Contract, Device, Endpoint, Host, Job, NodeIndex, Part, Port, Rank, Role, RoleName, Rotation, Slot,
+    Contract, Device, Endpoint, Host, Job, NodeIndex, Part, Port, Rank, Role, RoleName, Rotation, Slot, StepName,
 };
 
 use super::command::Resolved;
@@ -31,6 +31,9 @@ pub struct Plan {
     pub umiak: String,
     /// The id of the run, if it is recorded.
     pub run: Option<String>,
+    /// The step, if the run has several jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepName>,
     /// The name of the run.
     #[serde(default)]
     pub name: String,
@@ -57,7 +60,8 @@ pub struct Plan {
     pub commands: Vec<Resolved>,
     /// The replicas of this node, in the order of the roles. Ranks are numbered over all nodes.
     pub replicas: Vec<Replica>,
-    /// Groups of ranks that communicate: all ranks of a launched job, or those of one role of a document.
+    /// Groups of ranks that communicate: all ranks of a launched job, those of a role of a document, or
+    /// those of several roles.
     pub groups: Vec<Topology>,
     pub logs: LogLayout,
     /// Scratch directory, removed at the end.
@@ -93,6 +97,12 @@ pub struct Wishes {
     /// Bind replicas to their own CPUs, and fail on resources that cannot be enforced.
     #[serde(default)]
     pub strict_resources: bool,
+    /// Run every step of a pipeline, and do not use results of earlier runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_cache: bool,
+    /// Use results of earlier runs without comparing the contents of inputs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub aggressive_cache: bool,
 }
 
 /// One replica of the plan.
@@ -293,8 +303,7 @@ impl Plan {
     fn places_of_group(&self) -> Vec<RolePlaces> {
         let Some(group) = self.groups.first() else { return Vec::new() };
         let parts = group.parts().into_iter().map(|part| {
-            let mut these: Vec<&Member> = group.members.iter().filter(|member| member.part == part).collect();
-            these.sort_by_key(|member| member.index);
+            let these = group.members_of(part);
             let ports = these.iter().map(|member| member.endpoint.port).collect();
             RolePlaces {
                 name: RoleName::new(part.role()).expect("a constant name is valid"),
@@ -348,10 +357,11 @@ impl Plan {
     }
 }
 
-/// The contracts of a role: its own, otherwise the job's if the role decides.
+/// The contracts of a role: its own, otherwise the job's if the role decides or has a part in a group.
 pub(super) fn contracts<'a>(job: &'a Job, role: &'a Role) -> &'a [Contract] {
     match &role.work.contracts {
         Some(own) => own,
+        None if role.part.is_some() => &job.contracts,
         None if role.completion.decides || job.roles.iter().all(|role| !role.completion.decides) => &job.contracts,
         None => &[],
     }

@@ -1,12 +1,12 @@
 //! Forking the guardian, and setting up its process: name, namespaces, limits, descriptors.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 
 use crate::cgroup::Cgroup;
-use crate::fork::{Namespaces, fork_into};
+use crate::fork::{Namespaces, UserMap, fork_into};
 
 /// Forks the guardian with its name, into its cgroup and a PID namespace if requested. Returns 0 in the guardian. Must
 /// be called while this process has one thread. `cgroup` becomes `None` if the guardian could not be placed in it.
@@ -87,46 +87,14 @@ pub(super) fn set_name(name: &CStr) {
     }
 }
 
-/// The contents of the files that map our user and group to themselves in a user namespace.
-#[derive(Debug)]
-pub(super) struct UserMap {
-    user: CString,
-    group: CString,
-}
-
-impl UserMap {
-    pub(super) fn of_this_process() -> Self {
-        // SAFETY: no arguments, no failure.
-        let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-        let line = |id: u32| CString::new(format!("{id} {id} 1")).expect("numbers have no null byte");
-        Self { user: line(user), group: line(group) }
-    }
-}
-
 /// Sets up new namespaces from inside. Only makes system calls.
 pub(super) fn settle(namespaces: Namespaces, user: &UserMap) {
     if namespaces == Namespaces::ProcessAndUser {
-        keep_user(user);
+        user.keep();
     }
     if namespaces != Namespaces::None {
         mount_own_proc();
     }
-}
-
-/// Maps our user and group to themselves in the user namespace.
-fn keep_user(map: &UserMap) {
-    let write = |path: &CStr, text: &CStr| {
-        // SAFETY: both are C strings; the descriptor is closed where it was opened.
-        unsafe {
-            let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-            libc::write(file, text.as_ptr().cast(), text.count_bytes());
-            libc::close(file);
-        }
-    };
-    // This view of /proc is still the outer one, in which `self` is this process.
-    write(c"/proc/self/setgroups", c"deny");
-    write(c"/proc/self/uid_map", &map.user);
-    write(c"/proc/self/gid_map", &map.group);
 }
 
 /// Mounts /proc of the PID namespace, so that programs see its processes.

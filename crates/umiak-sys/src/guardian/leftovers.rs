@@ -60,6 +60,16 @@ impl Service {
         }
     }
 
+    /// All ranks of this job have ended: asks what they have left to end, and forgets them if there is nothing.
+    pub(super) fn retire(&mut self, job: u32) {
+        let keys: Vec<ProcessKey> = self.ranks.values().map(|rank| rank.key).filter(|key| key.job == job).collect();
+        if self.left_by(&keys).is_empty() {
+            self.ranks.retain(|_, rank| rank.is_alive() || rank.key.job != job);
+        } else {
+            self.forsake(&keys);
+        }
+    }
+
     /// Children of the guardian that are neither ranks nor loggers.
     fn orphans(&self) -> Vec<u32> {
         let mut children = descend::children(self.me as u32);
@@ -112,7 +122,9 @@ impl Service {
 
 /// The environment variables that identify a replica of a document.
 pub(super) fn marks(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<u8>> {
-    let own = environment.iter().filter(|(name, _)| name == b"UMIAK_ROLE" || name == b"UMIAK_INDEX");
+    let own = environment
+        .iter()
+        .filter(|(name, _)| matches!(name.as_slice(), b"UMIAK_STEP" | b"UMIAK_ROLE" | b"UMIAK_INDEX"));
     own.map(|(name, value)| [name.as_slice(), b"=", value.as_slice()].concat()).collect()
 }
 

@@ -30,7 +30,7 @@ const CHILDREN: u64 = u64::MAX - 1;
 
 /// Runs the guardian and exits the process.
 pub(super) fn run(front: UnixStream, cgroup: Option<Cgroup>, room: Option<MemoryCgroup>, namespaces: Namespaces) -> ! {
-    birth::settle(namespaces, &birth::UserMap::of_this_process());
+    birth::settle(namespaces, &crate::fork::UserMap::of_this_process());
     let code = match Service::new(front, cgroup, room).and_then(|mut service| service.serve()) {
         Ok(()) => 0,
         Err(_) => 125,
@@ -263,6 +263,7 @@ impl Service {
             }
             Command::Keep => self.kept.extend(self.inbox.descriptor()),
             Command::Forsake(keys) => self.forsake(&keys),
+            Command::Retire { job } => self.retire(job),
             Command::Clear { keep_ports } => self.clear(keep_ports, more),
             Command::Finish { patient } => {
                 self.finish(patient, more);

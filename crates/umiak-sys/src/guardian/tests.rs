@@ -22,6 +22,7 @@ fn process(index: u32, attempt: u32, line: &str) -> ProcessSpec {
         log: b"/dev/null".to_vec(),
         cpus: Vec::new(),
         inherit_stdin: false,
+        mounts: Vec::new(),
     }
 }
 

@@ -327,6 +327,14 @@ impl<'a> Judge<'a> {
             | Fact::Retrying { .. }
             | Fact::Planned(_)
             | Fact::Noticed { .. }
+            | Fact::Pipeline(_)
+            | Fact::Resolved(_)
+            | Fact::Looping { .. }
+            | Fact::Entered
+            | Fact::Skipped { .. }
+            | Fact::Cached { .. }
+            | Fact::Refused { .. }
+            | Fact::Left { .. }
             | Fact::EngineLost { .. }
             | Fact::Swept { .. }
             | Fact::Observed { .. }
@@ -454,6 +462,7 @@ impl<'a> Judge<'a> {
             | Timer::GraceOf(_)
             | Timer::AbandonOf(_)
             | Timer::BackoffOf(_)
+            | Timer::Linger
             | Timer::Elsewhere(_)
             | Timer::Patience(_)
             | Timer::StartUp(_)

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Outcome};
-use umiak_core::formats::{self, document::Document};
+use umiak_core::formats::{self, Given, document::Document};
 use umiak_core::plan::document::Submission;
 use umiak_core::status::{State, Status};
 
@@ -20,7 +20,7 @@ use crate::views::run::again as start_again;
 use crate::views::standing::RunStanding;
 
 use super::document;
-use super::run::{Showing, Talking, detached, ended};
+use super::run::{Showing, Talking, detached, ended, start};
 use super::runs::{Done, the_run_or_newest};
 
 #[derive(Debug, Args)]
@@ -98,6 +98,14 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
             return Err(Diagnostic::error(Code::J0025, format!("{} has succeeded", run.id()))
                 .hint("`--all` runs everything again"));
         }
+        if let Some((submission, text)) =
+            submit::pipeline_again(&run, &arguments.param, |file, params| parse(&run, file, params))?
+        {
+            let repeats = submission.repeats.clone().filter(|_| !arguments.all);
+            let submission = Submission { repeats, ..submission };
+            let talking = (arguments.talking, &arguments.showing);
+            return start(&home, submission, &text, Vec::new(), arguments.detach, talking);
+        }
         let submission = if arguments.param.is_empty() {
             submit::again(&run)?
         } else {
@@ -128,7 +136,8 @@ fn parse(run: &RunDir, file: &Path, params: &[(String, String)]) -> Result<Docum
     };
     let source = document::read(&run.document())?;
     let settings = document::settings(file).map_err(|(_, errors)| first(errors))?;
-    formats::parse(&source, params, &settings).map_err(first)
+    let dir = submit::directory()?;
+    formats::parse(&source, &Given { dir: &dir, ..Given::new(params, &settings) }).map_err(first)
 }
 
 fn take_up(

@@ -90,7 +90,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             // It exits by itself after the last line.
             let _ = console.wait();
             let standing = RunStanding::Is(Word::of(status.state));
-            super::say(&head(&style, &LoadedRun { run, status: *status, standing, damage: None }));
+            super::say(&head(&style, &LoadedRun { run, status: *status, pipeline: None, standing, damage: None }));
             Ok(ExitCode::from(code))
         }
         Ok(Followed::Left(signal)) => {
@@ -191,6 +191,14 @@ fn is_told(fact: &Fact) -> bool {
             | Fact::Continued
             | Fact::Diagnosed(_)
             | Fact::Noticed { .. }
+            | Fact::Pipeline(_)
+            | Fact::Resolved(_)
+            | Fact::Looping { .. }
+            | Fact::Entered
+            | Fact::Skipped { .. }
+            | Fact::Cached { .. }
+            | Fact::Refused { .. }
+            | Fact::Left { .. }
             | Fact::EngineLost { .. }
             | Fact::AttemptFailed(_)
             | Fact::Retrying { .. }

@@ -16,8 +16,8 @@ use crate::log;
 
 use super::schemas::{self, SCHEMAS};
 use super::{
-    again, attach, complete, convert, events, explain, fail, gc, lint, logs, ls, pages, plan, print, rm, run as runner,
-    runs, show, stacks, stop, wait,
+    again, attach, complete, convert, events, explain, fail, gc, lint, logs, ls, mounted, pages, plan, print, rm,
+    run as runner, runs, show, stacks, stop, wait,
 };
 
 /// Planned commands. They get a message of their own instead of "there is no command".
@@ -31,6 +31,11 @@ pub fn command() -> Command {
                 runner::Supervise::augment_args(Command::new("supervise")).about("Supervise a detached run").hide(true),
             )
             .subcommand(Command::new("guardian").about("Run replicas for the process that executed it").hide(true))
+            .subcommand(
+                mounted::Mounted::augment_args(Command::new("mounted"))
+                    .about("Run a program that sees directories at other paths")
+                    .hide(true),
+            )
             .subcommand(
                 Command::new("mock-cluster").about("Run the cluster of `--engine mock-cluster`").hide(true).arg(
                     Arg::new("directory")
@@ -221,6 +226,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&[Diagnostic::failed("run the guardian", &error)]),
         },
+        Some(("mounted", matches)) => mounted::run(&arguments(matches)),
         Some(("mock-cluster", matches)) => {
             let directory: &std::path::PathBuf = matches.get_one("directory").expect("the argument is required");
             match crate::engine::mock_cluster::serve(directory) {

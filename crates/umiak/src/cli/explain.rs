@@ -1,18 +1,24 @@
 //! `umiak explain`: what an error code means, or why a run ended as it did.
 
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::diagnose;
 use umiak_core::facts::{Fact, Finding, Subject, Weight};
-use umiak_core::status::{Ended, ReplicaStatus};
+use umiak_core::model::StepName;
+use umiak_core::status::{Ended, PipelineStatus, ReplicaStatus};
 
+use crate::history::index::Word;
 use crate::history::{Error, Home, RunDir, find, journal};
 use crate::host::evidence;
 use crate::secrets;
 use crate::views::Output;
 use crate::views::codes::ExplainedCode;
-use crate::views::explanation::{ExplainedRun, human, is_told};
-use crate::views::standing::LoadedRun;
+use crate::views::explanation::{ExplainedRun, FailedNodes, human, is_told};
+use crate::views::run::head;
+use crate::views::standing::{LoadedRun, RunStanding};
 
 use super::runs::{Done, Format, load, print_json, print_text, shown, the_run_or_newest};
 
@@ -51,12 +57,10 @@ fn neither(word: &str) -> Diagnostic {
 
 fn explain(run: RunDir, format: Format) -> Done {
     let loaded = load(run)?;
-    let mut told: Vec<(u64, Fact)> = Vec::new();
-    journal::each(&loaded.run, |item| {
-        if is_told(&item.record.fact) {
-            told.push((item.record.at, item.record.fact.clone()));
-        }
-    })?;
+    if let Some(pipeline) = &loaded.pipeline {
+        return shown(explain_steps(&loaded, pipeline, format)?, loaded.damage.as_deref());
+    }
+    let told = told(&loaded.run)?.remove("").unwrap_or_default();
     let tolerated = tolerated(&loaded);
     let code = match format.output {
         Output::Human => print_text(&human(&format.style(), &loaded, &told, &tolerated)),
@@ -69,11 +73,63 @@ fn explain(run: RunDir, format: Format) -> Done {
     shown(code?, loaded.damage.as_deref())
 }
 
+/// What explains the end of the run, and of each step by its name.
+fn told(run: &RunDir) -> Result<HashMap<String, Vec<(u64, Fact)>>, Diagnostic> {
+    let mut told: HashMap<String, Vec<(u64, Fact)>> = HashMap::new();
+    journal::each(run, |item| {
+        let record = &item.record;
+        if is_told(&record.fact) {
+            let step = record.step.as_ref().map_or("", StepName::as_str);
+            told.entry(step.to_owned()).or_default().push((record.at, record.fact.clone()));
+        }
+    })?;
+    Ok(told)
+}
+
+/// Explains each failed step of a pipeline as a run of its own.
+fn explain_steps(loaded: &LoadedRun, pipeline: &PipelineStatus, format: Format) -> Done {
+    let style = format.style();
+    let mut told = told(&loaded.run)?;
+    let nodes = FailedNodes::new(pipeline);
+    let of_run = told.remove("").unwrap_or_default();
+    let mut text = nodes.human(&style, loaded, &of_run);
+    let mut explained = ExplainedRun::new(loaded, &of_run, Vec::new());
+    let mut causes = String::new();
+    for name in &nodes.failed {
+        let Some(job) = pipeline.node(name).and_then(|node| node.job_status()) else { continue };
+        let mut status = job.clone();
+        status.name.clone_from(name);
+        let standing = RunStanding::Is(Word::of(status.state));
+        let step = LoadedRun { run: loaded.run.clone(), status, pipeline: None, standing, damage: None };
+        let told = told.remove(name).unwrap_or_default();
+        let tolerated = tolerated(&step);
+        text += "\n";
+        if explained.steps.len() < SHOWN {
+            text += &human(&style, &step, &told, &tolerated);
+        } else {
+            text += &head(&style, &step);
+        }
+        for cause in step.verdict().into_iter().flat_map(|verdict| &verdict.causes) {
+            let _ = writeln!(causes, "{name}/{}", cause.subject.replica);
+        }
+        explained.steps.push(ExplainedRun::new(&step, &told, tolerated));
+    }
+    (explained.refused, explained.cancelled) = (nodes.refused, Some(nodes.cancelled));
+    match format.output {
+        Output::Human => print_text(&text),
+        Output::Quiet => print_text(&causes),
+        Output::Json => print_json(&explained),
+    }
+}
+
+/// Number of failed steps that are explained in full; JSON has all.
+const SHOWN: usize = 20;
+
 /// Failures that did not fail the run, with evidence from their logs: the journal has no verdict on them.
 fn tolerated(loaded: &LoadedRun) -> Vec<Finding> {
     let finding = |(replica, ended): (&ReplicaStatus, &Ended)| {
         let subject = Subject { replica: replica.replica.clone(), rank: replica.rank, attempt: replica.attempt };
-        let directory = loaded.run.attempt(None, &replica.replica, replica.attempt);
+        let directory = loaded.run.attempt(loaded.status.step.as_ref(), &replica.replica, replica.attempt);
         let log = directory.join("log");
         Finding {
             subject,

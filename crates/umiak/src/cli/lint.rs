@@ -9,8 +9,10 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use schemars::JsonSchema;
 use serde::Serialize;
 use umiak_core::diag::{Code, Diagnostic, MAX_KEPT, Severity, shown};
-use umiak_core::formats::{self, document::Checked};
-use umiak_core::model::Job;
+use umiak_core::formats::document::Checked;
+use umiak_core::formats::paddleflow::Dialect;
+use umiak_core::formats::{self, Given};
+use umiak_core::model::Workload;
 
 use super::runs::{print_json, print_text};
 use super::{document, fail, tell};
@@ -54,8 +56,11 @@ pub(super) struct CheckedFile {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     needed: Vec<String>,
     diagnostics: Vec<Diagnostic>,
+    /// Which versions of PaddleFlow accept a pipeline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dialect: Option<Dialect>,
     #[serde(skip)]
-    job: Option<Job>,
+    work: Option<Workload>,
 }
 
 /// What `umiak lint --output json` prints.
@@ -86,8 +91,14 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
 
 fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathBuf>) -> CheckedFile {
     let file = document::name(path);
-    let refused =
-        |diagnostics| CheckedFile { file: document::name(path), ok: false, needed: Vec::new(), diagnostics, job: None };
+    let refused = |diagnostics| CheckedFile {
+        file: document::name(path),
+        ok: false,
+        needed: Vec::new(),
+        diagnostics,
+        dialect: None,
+        work: None,
+    };
     let source = match document::read(path) {
         Ok(source) => source,
         Err(diagnostic) => return refused(vec![diagnostic]),
@@ -101,21 +112,38 @@ fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathB
             return refused(diagnostics);
         }
     };
-    let Checked { job, needed, diagnostics } = formats::check(&source, params, &settings);
+    let Checked { work, needed, diagnostics, dialect } = formats::check(&source, &Given::new(params, &settings));
     let ok = diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error);
-    CheckedFile { file, ok, needed, diagnostics, job }
+    CheckedFile { file, ok, needed, diagnostics, dialect, work }
+}
+
+/// `1 role, 4 replicas`, `5 steps, accepted by every version of PaddleFlow`.
+fn size(work: &Workload, dialect: Option<Dialect>) -> String {
+    let plural = |count: u32, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
+    match work {
+        Workload::Job(job) => {
+            let replicas: u32 = job.roles.iter().map(|role| role.replicas).sum();
+            format!("{}, {}", plural(job.roles.len() as u32, "role"), plural(replicas, "replica"))
+        }
+        Workload::Pipeline(pipeline) => {
+            let accepted = match dialect {
+                None => "",
+                Some(Dialect::Develop) => ", accepted by PaddleFlow's develop branch",
+                Some(Dialect::PullRequest) => ", accepted by PaddleFlow with pull request #1164",
+                Some(Dialect::PullRequestEarly) => ", written for an early version of PaddleFlow's pull request #1164",
+                Some(Dialect::Umiak) => ", not accepted by PaddleFlow",
+            };
+            format!("{}{accepted}", plural(pipeline.steps() as u32, "step"))
+        }
+    }
 }
 
 fn human(files: &[CheckedFile]) -> ExitCode {
     let mut fine = String::new();
     for file in files {
         tell(&file.diagnostics);
-        if let Some(job) = &file.job {
-            let replicas: u32 = job.roles.iter().map(|role| role.replicas).sum();
-            let plural =
-                |count: u32, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
-            let roles = plural(job.roles.len() as u32, "role");
-            let _ = writeln!(fine, "{}: ok, {roles}, {}", shown(&file.file), plural(replicas, "replica"));
+        if let Some(work) = &file.work {
+            let _ = writeln!(fine, "{}: ok, {}", shown(&file.file), size(work, file.dialect));
         } else if file.ok {
             let first = file.needed.iter().take(MAX_KEPT);
             let needed: Vec<String> = first.map(|name| format!("`-p {name}=…`")).collect();

@@ -3,6 +3,7 @@
 //! Lines of several replicas are ordered by their times, where these are known ([`crate::views::times`]).
 
 mod follow;
+mod jobs;
 mod merge;
 mod nodes;
 mod source;
@@ -14,13 +15,15 @@ use clap::Args;
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::PlannedNode;
 use umiak_core::model::{Whose, replica_parts};
-use umiak_core::status::{ReplicaStatus, Stage, Status};
+use umiak_core::status::{NodeStatus, PipelineStatus, ReplicaStatus, Stage, Status};
 
-use crate::views::logs::LogPrinter;
+use crate::views::logs::{LogOwner, LogPrinter};
 use crate::views::standing::LoadedRun;
 
 use super::runs::{Done, Format, load, shown, talk, the_run, the_run_or_newest};
 use super::values;
+use follow::Following;
+use jobs::{Jobs, Words};
 use merge::Telling;
 use source::{Pointer, Source, Window};
 
@@ -33,8 +36,9 @@ pub(super) struct Arguments {
     #[arg(value_name = "RUN")]
     run: Option<String>,
     /// Roles (`trainer`), replicas (`trainer-3`, `trainer-0-3`), ranks (`3`, `0-3`, `0,2`), or `all`. When omitted, the
-    /// replica that caused the failure, else the first replica that decides the result
-    #[arg(value_name = "REPLICAS")]
+    /// replica that caused the failure, else the first replica that decides the result. Of a pipeline, first the steps
+    /// (`train`, `split.3`; a DAG or a loop means all steps in it), then replicas; when omitted, all
+    #[arg(value_name = "[STEPS] [REPLICAS]")]
     whose: Vec<String>,
     /// Number of the attempt, or `all`; the last when omitted
     #[arg(long, value_name = "N", value_parser = which)]
@@ -88,47 +92,25 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 }
 
 fn print(arguments: &Arguments, loaded: &LoadedRun, words: &[String]) -> Done {
+    if let Some(pipeline) = &loaded.pipeline {
+        return print_steps(arguments, loaded, pipeline, words);
+    }
     let Chosen { replicas: chosen, elsewhere } = choose(loaded, words)?;
     if !elsewhere.is_empty() {
         let shown = chosen.iter().map(|replica| replica.replica.as_str()).collect::<Vec<_>>().join(", ");
         talk(&nodes::not_here(loaded, &elsewhere, Diagnostic::notice).row("shown", shown));
     }
-    let pointers = source::pointers(&loaded.run)?;
-    let attempts = |replica: &ReplicaStatus| match arguments.attempt {
-        Some(Which::All) => replica.begun(),
-        // A further attempt may still begin.
-        Some(Which::Number(number)) if arguments.follow => vec![number],
-        Some(Which::Number(number)) => replica.begun().into_iter().filter(|begun| *begun == number).collect(),
-        None => replica.begun().last().copied().into_iter().collect(),
-    };
-    let wanted: Vec<(String, u32)> = chosen
-        .iter()
-        .flat_map(|replica| attempts(replica).into_iter().map(|attempt| (replica.replica.clone(), attempt)))
-        .collect();
-    let window = match (arguments.tail, arguments.head) {
-        (Some(count), _) => Window::Last { count, bytes: arguments.bytes },
-        (_, Some(count)) => Window::First { count, bytes: arguments.bytes },
-        _ => Window::All,
-    };
     let names: Vec<String> = chosen.iter().map(|replica| replica.replica.clone()).collect();
-    let is_named = chosen.len() > 1 || wanted.len() > 1;
-    let ranks = chosen.iter().zip(0..).map(|(replica, place)| replica.rank.map_or(place, |rank| rank.0));
-    let ranked = names.iter().cloned().zip(ranks).collect();
-    let style = arguments.format.style();
-    let printer = LogPrinter::new(
-        loaded.run.id().to_string(),
-        arguments.format.output,
-        style,
-        is_named,
-        arguments.timestamps,
-        ranked,
-    );
-    let asked = Asked { window, since: arguments.since, printer: &printer };
+    let of = |replica: &&'_ ReplicaStatus| LogOwner { step: None, replica: replica.replica.clone() };
+    let owners: Vec<(LogOwner, &ReplicaStatus)> = chosen.iter().map(|replica| (of(replica), *replica)).collect();
+    let wanted = arguments.wanted(&owners);
+    let printer = arguments.printer(loaded, &owners, owners.len() > 1 || wanted.len() > 1);
+    let asked = Asked { window: arguments.window(), since: arguments.since, printer: &printer };
     // No more can be known about a damaged run: what it has written until now is shown.
     if arguments.follow && loaded.damage.is_none() {
         // Without names, the whole run is followed.
-        let until = if words.is_empty() { &[][..] } else { &names[..] };
-        return follow::follow(loaded, &names, until, &wanted, &asked);
+        let until = if words.is_empty() { Vec::new() } else { names.clone() };
+        return follow::follow(loaded, &Following::Replicas { names, until }, &wanted, &asked);
     }
     if wanted.is_empty() {
         return Err(match arguments.attempt {
@@ -138,7 +120,100 @@ fn print(arguments: &Arguments, loaded: &LoadedRun, words: &[String]) -> Done {
             _ => not_begun(loaded, &chosen),
         });
     }
-    show(loaded, &pointers, &wanted, &asked)
+    show(loaded, &wanted, &asked)
+}
+
+/// Prints the output of a pipeline's steps, in the order in which they began.
+fn print_steps(arguments: &Arguments, loaded: &LoadedRun, pipeline: &PipelineStatus, words: &[String]) -> Done {
+    let words = Words::parse(loaded, pipeline, words)?;
+    let jobs = Jobs::replay(&loaded.run, &words)?;
+    let owners: Vec<(LogOwner, &ReplicaStatus)> = jobs.owners(&words).collect();
+    let wanted = arguments.wanted(&owners);
+    // The only replica of the only step that was named. It may not have begun.
+    let replicas = words.replicas_of_one_step(loaded);
+    let is_one = wanted.len() <= 1 && (replicas == Some(1) || replicas.is_some() && owners.len() == 1);
+    let printer = arguments.printer(loaded, &owners, !is_one);
+    let asked = Asked { window: arguments.window(), since: arguments.since, printer: &printer };
+    if arguments.follow && loaded.damage.is_none() {
+        let is_over = |wanted: &&Wanted| {
+            wanted.owner.step.as_ref().and_then(|step| jobs.job(step)).is_some_and(Status::is_finished)
+        };
+        let (over, live): (Vec<&Wanted>, Vec<&Wanted>) = wanted.iter().partition(is_over);
+        let (over, live): (Vec<Wanted>, Vec<Wanted>) =
+            (over.into_iter().cloned().collect(), live.into_iter().cloned().collect());
+        if !over.is_empty() {
+            show(loaded, &over, &asked)?;
+        }
+        return follow::follow(loaded, &Following::Steps { words, shown: over }, &live, &asked);
+    }
+    if wanted.is_empty() {
+        return Err(no_output(loaded, pipeline, &words, arguments.attempt));
+    }
+    show(loaded, &wanted, &asked)
+}
+
+/// Why the named steps have no output.
+fn no_output(loaded: &LoadedRun, pipeline: &PipelineStatus, words: &Words, attempt: Option<Which>) -> Diagnostic {
+    let id = loaded.run.id();
+    let name = words.steps.first().map_or("", String::as_str);
+    let node = pipeline.node(name);
+    let error = |message: String| Diagnostic::error(Code::J0009, message);
+    if let Some((run, step)) = node.and_then(NodeStatus::cached_from) {
+        return error(format!("`{name}` of `{id}` did not run: the result of `{run}` is used"))
+            .hint(format!("`umiak logs {run} {step}` shows the output of that run"));
+    }
+    match (node.and_then(NodeStatus::ended), attempt) {
+        (Some(_), Some(Which::Number(number))) => error(format!("`{name}` of `{id}` has no attempt {number}")),
+        (Some(_), _) => error(format!("`{name}` of `{id}` did not run")).hint(format!("`umiak show {id}` shows why")),
+        (None, _) if name.is_empty() => {
+            error(format!("no step of `{id}` has been started")).hint("`-f` waits for them")
+        }
+        (None, _) => error(format!("`{name}` of `{id}` has not been started")).hint("`-f` waits for it"),
+    }
+}
+
+/// An attempt whose output is shown.
+#[derive(Debug, Clone)]
+struct Wanted {
+    owner: LogOwner,
+    attempt: u32,
+    /// When it began; 0 if not recorded.
+    began: u64,
+}
+
+impl Arguments {
+    fn wanted(&self, owners: &[(LogOwner, &ReplicaStatus)]) -> Vec<Wanted> {
+        let attempts = |replica: &ReplicaStatus| match self.attempt {
+            Some(Which::All) => replica.begun(),
+            // A further attempt may still begin.
+            Some(Which::Number(number)) if self.follow => vec![number],
+            Some(Which::Number(number)) => replica.begun().into_iter().filter(|begun| *begun == number).collect(),
+            None => replica.begun().last().copied().into_iter().collect(),
+        };
+        let of = |(owner, replica): &(LogOwner, &ReplicaStatus)| {
+            let wanted = |attempt| Wanted { owner: owner.clone(), attempt, began: began(replica, attempt) };
+            attempts(replica).into_iter().map(wanted).collect::<Vec<_>>()
+        };
+        owners.iter().flat_map(of).collect()
+    }
+
+    fn window(&self) -> Window {
+        match (self.tail, self.head) {
+            (Some(count), _) => Window::Last { count, bytes: self.bytes },
+            (_, Some(count)) => Window::First { count, bytes: self.bytes },
+            _ => Window::All,
+        }
+    }
+
+    fn printer(&self, loaded: &LoadedRun, owners: &[(LogOwner, &ReplicaStatus)], is_named: bool) -> LogPrinter {
+        let ranks = owners.iter().zip(0..).map(|((owner, replica), place)| {
+            // Steps have different colours.
+            let rank = replica.rank.filter(|_| owner.step.is_none()).map_or(place, |rank| rank.0);
+            (owner.clone(), rank)
+        });
+        let (output, style) = (self.format.output, self.format.style());
+        LogPrinter::new(loaded.run.id().to_string(), output, style, is_named, self.timestamps, ranks.collect())
+    }
 }
 
 /// Which part of each log to show, and how.
@@ -156,6 +231,10 @@ fn the_run_and_whose(arguments: &Arguments) -> Result<(LoadedRun, Vec<String>), 
         Ok((_, run)) => Ok((load(run)?, arguments.whose.clone())),
         Err(error) => {
             let Ok(newest) = the_run_or_newest(None).and_then(|(_, run)| load(run)) else { return Err(error) };
+            if let Some(pipeline) = &newest.pipeline {
+                let words: Vec<String> = std::iter::once(first).chain(&arguments.whose).cloned().collect();
+                return Words::parse(&newest, pipeline, &words).map_err(|_| error).map(|_| (newest, words));
+            }
             let replicas = nodes::all(&newest.status);
             if Whose::parse([first.as_str()]).unknown(&replicas.iter().copied()).is_some() {
                 return Err(error);
@@ -166,8 +245,7 @@ fn the_run_and_whose(arguments: &Arguments) -> Result<(LoadedRun, Vec<String>), 
 }
 
 /// When an attempt began; 0 if not recorded.
-fn began(status: &Status, replica: &str, attempt: u32) -> u64 {
-    let Some(replica) = status.replica(replica) else { return 0 };
+fn began(replica: &ReplicaStatus, attempt: u32) -> u64 {
     let past = replica.past.iter().find(|past| past.attempt == attempt).and_then(|past| past.ended.as_ref());
     match (&replica.stage, past) {
         (_, Some(ended)) | (Stage::Ended(ended), None) => ended.started,
@@ -203,19 +281,41 @@ fn limits(
     Ok(limits)
 }
 
-/// Shows the logs, ordered by time. Missing ones are reported; it is an error only if all are missing.
-fn show(loaded: &LoadedRun, pointers: &[Pointer], wanted: &[(String, u32)], asked: &Asked<'_>) -> Done {
+/// Shows the logs of each step, ordered by time. Missing ones are reported; it is an error only if all are missing.
+fn show(loaded: &LoadedRun, wanted: &[Wanted], asked: &Asked<'_>) -> Done {
+    let pointers = source::pointers(&loaded.run)?;
+    let mut missing: Vec<Diagnostic> = Vec::new();
+    for job in wanted.chunk_by(|one, next| one.owner.step == next.owner.step) {
+        missing.extend(show_job(loaded, &pointers, job, asked)?);
+    }
+    if missing.len() == wanted.len() {
+        let mut missing = missing.into_iter();
+        let first = missing.next().expect("something was wanted");
+        missing.for_each(|diagnostic| talk(&diagnostic));
+        return Err(first);
+    }
+    missing.iter().for_each(talk);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the logs of one job, ordered by time. Returns what is wrong with missing ones.
+fn show_job(
+    loaded: &LoadedRun,
+    pointers: &[Pointer],
+    wanted: &[Wanted],
+    asked: &Asked<'_>,
+) -> Result<Vec<Diagnostic>, Diagnostic> {
     let mut missing: Vec<Diagnostic> = Vec::new();
     let (mut telling, mut changed) = (Vec::new(), Vec::new());
     if wanted.len() > FEW {
         umiak_sys::limits::raise();
     }
-    for (replica, attempt) in wanted {
-        match Source::find(&loaded.run, pointers, replica, *attempt).open(asked.window) {
+    for Wanted { owner, attempt, began } in wanted {
+        match Source::find(&loaded.run, pointers, owner, *attempt).open(asked.window) {
             Ok(parts) => {
                 changed.push(parts.last().and_then(source::Open::changed));
-                let began = began(&loaded.status, replica, *attempt);
-                telling.push(Telling::new(replica, *attempt, parts, began, asked.printer.lines(replica, *attempt)));
+                let lines = asked.printer.lines(owner, *attempt);
+                telling.push(Telling::new(&owner.to_string(), *attempt, parts, *began, lines));
             }
             Err(diagnostic) => missing.push(diagnostic),
         }
@@ -227,14 +327,7 @@ fn show(loaded: &LoadedRun, pointers: &[Pointer], wanted: &[(String, u32)], aske
         let limits = limits(&mut telling, &changed, asked.since)?;
         merge::tell(&mut telling, &limits, false)?;
     }
-    if missing.len() == wanted.len() {
-        let mut missing = missing.into_iter();
-        let first = missing.next().expect("something was wanted");
-        missing.for_each(|diagnostic| talk(&diagnostic));
-        return Err(first);
-    }
-    missing.iter().for_each(talk);
-    Ok(ExitCode::SUCCESS)
+    Ok(missing)
 }
 
 /// The replicas whose output is shown.

@@ -12,6 +12,7 @@ mod gc;
 mod lint;
 mod logs;
 mod ls;
+mod mounted;
 mod pages;
 mod plan;
 mod rm;

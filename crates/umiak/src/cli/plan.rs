@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::document::Document;
-use umiak_core::model::{Host, Hosts, Port};
+use umiak_core::model::{Host, Hosts, Port, Workload};
+use umiak_core::plan::PipelinePlan;
 use umiak_core::plan::document::{self, Granted, RunPlace, Submission};
 
 use crate::engine::EngineKind;
@@ -13,16 +15,20 @@ use crate::front::document::needs;
 use crate::front::document::submit::check_variables;
 use crate::secrets;
 use crate::views::Output;
-use crate::views::plan::text;
+use crate::views::graph::{Drawing, Graph};
+use crate::views::plan::{pipeline_text, text};
 
 use super::run::{What, submission};
-use super::runs::{Done, Format, print_text};
+use super::runs::{Done, Format, print_json, print_text};
 use super::tell;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     what: What,
+    /// Draw the DAG of a pipeline: `text`, `mermaid` or `dot`
+    #[arg(long, value_name = "FORM", hide_possible_values = true)]
+    graph: Option<Graph>,
     #[command(flatten)]
     format: Format,
 }
@@ -31,18 +37,34 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     match submission(&arguments.what) {
         Err(diagnostics) => super::fail(&diagnostics),
         Ok(submission) => {
-            show(&submission, arguments.format.output).unwrap_or_else(|diagnostic| super::fail(&[diagnostic]))
+            show(&submission, arguments.graph, arguments.format).unwrap_or_else(|diagnostic| super::fail(&[diagnostic]))
         }
     }
 }
 
-pub(super) fn show((submission, document): &(Submission, Document), output: Output) -> Done {
+pub(super) fn show((submission, document): &(Submission, Document), graph: Option<Graph>, format: Format) -> Done {
     tell(&document.notices);
-    let needed = document::needs(&submission.job);
+    let job = match &submission.work {
+        Workload::Job(job) => job,
+        Workload::Pipeline(pipeline) => {
+            let plan = PipelinePlan::new(None, submission, pipeline).masked(&secrets::learn(submission));
+            let style = format.style();
+            return match (graph, format.output) {
+                (Some(graph), _) => print_text(&Drawing { pipeline: &plan.pipeline, run: None }.draw(graph, &style)),
+                (None, Output::Json) => print_json(&plan),
+                (None, Output::Quiet) => print_text(""),
+                (None, Output::Human) => print_text(&pipeline_text(&style, &plan)),
+            };
+        }
+    };
+    if graph.is_some() {
+        return Err(Diagnostic::error(Code::L0001, "`--graph` draws pipelines: this document is one job"));
+    }
+    let needed = document::needs(job);
     let engine = EngineKind::parse(&submission.engine)?;
     // Held until we exit, so that the addresses shown are free.
     let (hosts, _blocks) = match engine.capabilities().hosts {
-        Hosts::Names => (document::names(&submission.job), Vec::new()),
+        Hosts::Names => (document::names(job), Vec::new()),
         Hosts::Addresses => {
             let (addresses, blocks) = umiak_sys::addresses::lease(needed.addresses, fastrand::u64(..));
             if (addresses.len() as u32) < needed.addresses {
@@ -59,11 +81,11 @@ pub(super) fn show((submission, document): &(Submission, Document), output: Outp
     // The run gets its number when it is run.
     let (run, tasks, scratch) = ("run-??????".to_owned(), "tasks".into(), "scratch".into());
     let user = umiak_sys::host::user().unwrap_or_default();
-    let place = RunPlace { run, user, cpus: umiak_sys::host::cpus(), tasks, scratch, attached: true };
-    let plan = document::place(submission, place, granted);
+    let place = RunPlace { run, step: None, user, cpus: umiak_sys::host::cpus(), tasks, scratch, attached: true };
+    let plan = document::place(submission, job, &submission.programs, place, granted);
     let known = secrets::learn(submission);
     check_variables(engine, &plan)?;
-    match output {
+    match format.output {
         Output::Json => {
             crate::screen::write_json(&plan.json(&known))?;
             Ok(ExitCode::SUCCESS)

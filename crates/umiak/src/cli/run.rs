@@ -5,13 +5,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::Began;
 use umiak_core::formats::launch::OwnFlags;
-use umiak_core::formats::{self, document::Document, pai};
-use umiak_core::model::{Exits, JobId, OutputMode, Show, Whose};
+use umiak_core::formats::{self, Given, document::Document, pai, settings};
+use umiak_core::model::{Exits, JobId, OutputMode, Show, Whose, Workload};
 use umiak_core::plan::document::Submission;
 use umiak_core::plan::{Wishes, capable};
 
@@ -85,6 +85,15 @@ pub(super) struct What {
     /// simulated cluster)
     #[arg(long, value_name = "ENGINE", default_value = "local")]
     engine: String,
+    /// Directory of a file system that the document names
+    #[arg(long, value_name = "NAME=DIR", value_parser = document::parameter)]
+    fs: Vec<(String, String)>,
+    /// Resources of a flavour that the document names: `--flavour large=cpu=8,mem=32Gi,gpu=2`
+    #[arg(long, value_name = "NAME=RESOURCES", value_parser = document::parameter)]
+    flavour: Vec<(String, String)>,
+    /// Skip a step of a pipeline, or a DAG with all its steps
+    #[arg(long, value_name = "STEP")]
+    disable: Vec<String>,
     /// Treat an OpenPAI job as OpenPAI does: it succeeds even if all instances failed, and transient failures are
     /// repeated at once and without a limit
     #[arg(long)]
@@ -95,6 +104,13 @@ pub(super) struct What {
     /// Add a label, for `ls --label`
     #[arg(long, value_name = "NAME=VALUE", value_parser = document::parameter)]
     label: Vec<(String, String)>,
+}
+
+/// `--cache-policy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Policy {
+    Conservative,
+    Aggressive,
 }
 
 #[derive(Debug, Args)]
@@ -113,6 +129,13 @@ pub(super) struct Arguments {
     /// Bind each replica to its own CPUs; fail if `cpu` or `memory` cannot be enforced
     #[arg(long)]
     strict_resources: bool,
+    /// Run every step of a pipeline, also those with a cached result
+    #[arg(long)]
+    no_cache: bool,
+    /// What must be equal for a cached result of a step to be used: `conservative` compares the contents of its inputs,
+    /// `aggressive` only their paths
+    #[arg(long, value_name = "POLICY", default_value = "conservative")]
+    cache_policy: Policy,
     #[command(flatten)]
     talking: Talking,
     #[command(flatten)]
@@ -125,26 +148,45 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Err(diagnostics) => return wrong(arguments.talking, &diagnostics),
     };
     if arguments.dry_run {
-        return ended(arguments.talking, super::plan::show(&submitted, arguments.talking.format.output));
+        return ended(arguments.talking, super::plan::show(&submitted, None, arguments.talking.format));
     }
     let (mut submission, Document { masked, notices, .. }) = submitted;
-    submission.wishes = Wishes { isolate: arguments.isolate, strict_resources: arguments.strict_resources };
-    let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
-        let (why, talk) = (Began::Submitted, arguments.talking.talk(&arguments.showing, false));
-        // Before the run is made: a signal must not leave one that never began.
-        let early = Early::new(&talk)?;
-        let run = submit::record(&submission, &masked, &home)?;
-        if arguments.detach {
-            if let Some(code) = early.end() {
-                let _ = std::fs::remove_dir_all(run.path());
-                return Ok(ExitCode::from(code));
-            }
-            return detached(&home, &run, why, notices, arguments.talking);
+    submission.wishes = Wishes {
+        isolate: arguments.isolate,
+        strict_resources: arguments.strict_resources,
+        no_cache: arguments.no_cache,
+        aggressive_cache: arguments.cache_policy == Policy::Aggressive,
+    };
+    let talking = (arguments.talking, &arguments.showing);
+    let result = Home::from_environment().map_err(Diagnostic::from);
+    ended(
+        arguments.talking,
+        result.and_then(|home| start(&home, submission, &masked, notices, arguments.detach, talking)),
+    )
+}
+
+/// Makes a run, and supervises it here or detached.
+pub(super) fn start(
+    home: &Home,
+    submission: Submission,
+    document: &str,
+    notices: Vec<Diagnostic>,
+    detach: bool,
+    (talking, showing): (Talking, &Showing),
+) -> Done {
+    let (why, talk) = (Began::Submitted, talking.talk(showing, false));
+    // Before the run is made: a signal must not leave one that never began.
+    let early = Early::new(&talk)?;
+    let run = submit::record(&submission, document, home)?;
+    if detach {
+        if let Some(code) = early.end() {
+            let _ = std::fs::remove_dir_all(run.path());
+            return Ok(ExitCode::from(code));
         }
-        let beginning = Beginning { home: &home, run, submission, notices, why, talk, early };
-        begin::supervise(beginning, |_| {}).map(ExitCode::from)
-    });
-    ended(arguments.talking, result)
+        return detached(home, &run, why, notices, talking);
+    }
+    let beginning = Beginning { home, run, submission, notices, why, talk, early };
+    begin::supervise(beginning, |_| {}).map(ExitCode::from)
 }
 
 /// Reads and parses the document.
@@ -152,25 +194,42 @@ pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diag
     let one = |diagnostic| vec![diagnostic];
     let engine = EngineKind::parse(&what.engine).map_err(one)?;
     let source = document::read(&what.file).map_err(one)?;
-    let settings = document::settings(&what.file).map_err(|(_, diagnostics)| diagnostics)?;
-    let mut document = formats::parse(&source, &what.param, &settings)?;
+    let mut settings = document::settings(&what.file).map_err(|(_, diagnostics)| diagnostics)?;
+    let dir = submit::directory().map_err(one)?;
+    for (name, path) in &what.fs {
+        settings.filesystems.insert(name.clone(), dir.join(path));
+    }
+    for (name, resources) in &what.flavour {
+        let resources = settings::flavour(resources).map_err(|reason| {
+            let message = format!("`--flavour {name}` is not valid");
+            one(Diagnostic::error(Code::L0001, message).row("reason", reason).hint("write `cpu=1,mem=1Gi,gpu=1`"))
+        })?;
+        settings.flavours.insert(name.clone(), resources);
+    }
+    let given = Given { params: &what.param, disabled: &what.disable, settings: &settings, dir: &dir };
+    let mut document = formats::parse(&source, &given)?;
     if what.pai_strict {
-        if document.job.policy.exits != Some(Exits::Pai) {
+        let job = match &mut document.work {
+            Workload::Job(job) => Some(job).filter(|job| job.policy.exits == Some(Exits::Pai)),
+            Workload::Pipeline(_) => None,
+        };
+        let Some(job) = job else {
             let error =
                 Diagnostic::error(Code::L0001, "`--pai-strict` needs an OpenPAI document, or `policy.exits: pai`");
             return Err(one(error.row("document", what.file.display().to_string())));
-        }
-        pai::make_strict(&mut document.job);
+        };
+        pai::make_strict(job);
     }
+    let (own_name, labels) = document.work.head();
     if let Some(name) = &what.name {
-        document.job.name = JobId::new(name.clone()).map_err(|error| {
+        *own_name = JobId::new(name.clone()).map_err(|error| {
             vec![Diagnostic::error(Code::L0001, "`--name` is not a valid name").row("reason", error.to_string())]
         })?;
     }
-    document.job.labels.extend(what.label.iter().cloned());
-    let replicas: u32 = document.job.roles.iter().map(|role| role.replicas).sum();
-    info!(job = %document.job.name, engine = engine.word(), roles = document.job.roles.len(), replicas, "document");
-    let refused = capable(&document.job, engine.word(), engine.capabilities());
+    labels.extend(what.label.iter().cloned());
+    info!(name = %document.work.name(), engine = engine.word(), jobs = document.work.jobs().count(), "document");
+    let can = engine.capabilities();
+    let refused: Vec<Diagnostic> = document.work.jobs().flat_map(|job| capable(job, engine.word(), can)).collect();
     if !refused.is_empty() {
         return Err(refused);
     }

@@ -115,9 +115,9 @@ pub(super) fn load(run: RunDir) -> Result<LoadedRun, Diagnostic> {
     let replay = journal::replay(&run)?;
     note_newer(&run, replay.seen.newer, replay.seen.unknown);
     let life = life_of(&run, replay.is_finished())?;
-    let Replay { status, seen: Seen { damage, .. } } = replay;
+    let Replay { status, pipeline, seen: Seen { damage, .. } } = replay;
     let standing = RunStanding::of(Word::of(status.state), life, damage.is_some());
-    Ok(LoadedRun { run, status, standing, damage })
+    Ok(LoadedRun { run, status, pipeline, standing, damage })
 }
 
 /// The result of a command that has shown what is recorded before the damage, if there is any.

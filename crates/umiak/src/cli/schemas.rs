@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use umiak_core::facts::Record;
 use umiak_core::formats::native;
-use umiak_core::plan::Plan;
+use umiak_core::plan::{PipelinePlan, Plan};
 
 use crate::views::codes::ExplainedCode;
 use crate::views::ends::{DetachedRun, RemovedRuns, StoppedRuns, WaitedRuns};
@@ -37,6 +37,7 @@ pub const SCHEMAS: &[FormatSchema] = &[
     FormatSchema { name: "lint", path: "schemas/lint.v1.json", text: of::<super::lint::Report> },
     FormatSchema { name: "logs", path: "schemas/logs.v1.json", text: of::<LogLine<'_>> },
     FormatSchema { name: "ls", path: "schemas/ls.v1.json", text: of::<RunListing> },
+    FormatSchema { name: "pipeline-plan", path: "schemas/pipeline-plan.v1.json", text: of::<PipelinePlan> },
     FormatSchema { name: "plan", path: "schemas/plan.v1.json", text: of::<Plan> },
     FormatSchema { name: "removed", path: "schemas/removed.v1.json", text: of::<RemovedRuns> },
     FormatSchema { name: "show", path: "schemas/show.v3.json", text: of::<ShownRun> },

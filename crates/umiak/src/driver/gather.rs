@@ -10,7 +10,7 @@ use umiak_core::machine::job::{AttemptId, Gathered};
 use umiak_core::model::{Classed, Exit, Exits, Slot};
 use umiak_core::plan::Log;
 
-use super::Driver;
+use super::JobDriver;
 use crate::host::evidence;
 use crate::host::kernel::EndedProcess;
 use crate::secrets;
@@ -21,10 +21,10 @@ const SIGKILL: i32 = 9;
 const SEARCH: Duration = Duration::from_millis(500);
 const HURRIED: u64 = 64 << 10;
 
-impl Driver {
+impl JobDriver<'_> {
     /// `ended` failed by themselves; for `stopped`, only log lines from before our stop count; `done` have succeeded.
     pub(super) fn gather(&mut self, ended: &[AttemptId], stopped: &[AttemptId], done: &[AttemptId]) -> Vec<Gathered> {
-        let now = &self.core.now;
+        let now = &self.core.job.now;
         let told = ended.iter().filter_map(|id| {
             let (log, error_file) = self.left_by(*id)?;
             // One that exceeded a time limit was stopped by us: what it wrote after our signal is no evidence.
@@ -44,20 +44,20 @@ impl Driver {
             Some((id.slot, evidence))
         });
         let finished = done.iter().filter_map(|id| {
-            let log = self.core.log(*id)?;
+            let log = self.core.job.log(*id)?;
             let last_lines = diagnose::last_lines(&evidence::glance(&log.path, log.start, None));
             Some((id.slot, Evidence { last_lines, ..Evidence::default() }))
         });
         let mut evidence: Vec<(Slot, Evidence)> = told.chain(hurried).chain(finished).collect();
         let ends = ended.iter().chain(stopped).filter_map(|id| {
-            let (pid, (exit, _)) = (self.core.pid(id.slot)?, now.ends.get(&id.slot)?);
+            let (pid, (exit, _)) = (self.core.job.pid(id.slot)?, now.ends.get(&id.slot)?);
             let stopped = now.log_at_stop.contains_key(&id.slot);
             Some(EndedProcess { slot: id.slot, pid, exit: exit.clone(), stopped })
         });
         let ends: Vec<EndedProcess> = ends.collect();
-        self.core.kernel.explain(&ends, self.core.plan.logs.dir(), &mut evidence);
+        self.core.run.kernel.explain(&ends, self.core.job.plan.logs.dir(), &mut evidence);
         for end in ends.iter().filter(|end| self.is_over_limit(end)) {
-            let Some(bytes) = self.core.plan.role(end.slot).work.resources.memory_bytes else { continue };
+            let Some(bytes) = self.core.job.plan.role(end.slot).work.resources.memory_bytes else { continue };
             add_over_limit(evidence::of_slot(&mut evidence, end.slot), bytes >> 10);
         }
         evidence::add_interfaces(evidence.iter_mut().map(|(_, evidence)| evidence));
@@ -72,38 +72,38 @@ impl Driver {
 
     /// What the job's table of exits says about a failed end. The log is searched only if the exit does not decide.
     pub(super) fn classify(&mut self, id: AttemptId, exit: &Exit, over_limit: bool) -> Option<Classed> {
-        let Exits::Pai = self.core.plan.job.policy.exits.filter(|_| !exit.is_success())?;
-        let begun = self.core.now.attempt_started.map(|begun| begun.elapsed()).unwrap_or_default();
-        let length = if self.core.now.searched < SEARCH + begun / 10 { pai::SEARCHED } else { HURRIED };
+        let Exits::Pai = self.core.job.plan.job.policy.exits.filter(|_| !exit.is_success())?;
+        let begun = self.core.job.now.attempt_started.map(|begun| begun.elapsed()).unwrap_or_default();
+        let length = if self.core.job.now.searched < SEARCH + begun / 10 { pai::SEARCHED } else { HURRIED };
         // What it wrote after our signal is no evidence.
-        let end = self.core.now.log_at_stop.get(&id.slot).copied();
-        let log = self.core.log(id);
+        let end = self.core.job.now.log_at_stop.get(&id.slot).copied();
+        let log = self.core.job.log(id);
         let started = Instant::now();
         let classed = pai::classify(exit, over_limit, || {
             log.map(|log| evidence::last_bytes(&log.path, log.start, end, length)).unwrap_or_default()
         });
-        self.core.now.searched += started.elapsed();
+        self.core.job.now.searched += started.elapsed();
         Some(classed)
     }
 
     /// Evidence, with what was seen of the replica before our first signal, and its addresses.
     fn known(&self, slot: Slot, evidence: Option<Evidence>) -> Gathered {
-        let seen = self.core.now.seen.get(&slot);
+        let seen = self.core.job.now.seen.get(&slot);
         let mut addresses =
-            self.core.plan.at(slot).map(|replica| self.core.plan.addresses(replica)).unwrap_or_default();
+            self.core.job.plan.at(slot).map(|replica| self.core.job.plan.addresses(replica)).unwrap_or_default();
         addresses.extend(seen.into_iter().flat_map(|seen| &seen.addresses));
         Gathered { slot, evidence, snapshot: seen.map(|seen| seen.snapshot.clone()), addresses }
     }
 
     /// Returns an attempt's log, and the file where torch may have written its error.
     fn left_by(&self, id: AttemptId) -> Option<(Log, PathBuf)> {
-        let replica = self.core.plan.at(id.slot)?;
-        Some((self.core.plan.log(replica, id.attempt), self.core.plan.error_file(replica, id.attempt)))
+        let replica = self.core.job.plan.at(id.slot)?;
+        Some((self.core.job.plan.log(replica, id.attempt), self.core.job.plan.error_file(replica, id.attempt)))
     }
 
     /// True if the memory limit ended it. For a stopped attempt that is certain only if it did not end by our signal.
     fn is_over_limit(&self, end: &EndedProcess) -> bool {
-        let by_kernel = end.exit.signal() == Some(SIGKILL) && !self.core.now.killed;
-        self.core.now.over_limit.contains(&end.slot) && (by_kernel || !end.stopped)
+        let by_kernel = end.exit.signal() == Some(SIGKILL) && !self.core.job.now.killed;
+        self.core.job.now.over_limit.contains(&end.slot) && (by_kernel || !end.stopped)
     }
 }

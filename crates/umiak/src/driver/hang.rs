@@ -11,7 +11,7 @@ use umiak_core::model::{Slot, Timestamp};
 use umiak_sys::observe::{awaits_input, moved, worker};
 use umiak_sys::wait::Waker;
 
-use super::{Core, Driver};
+use super::{JobDriver, JobRun};
 use crate::host::observe::{self, Seen};
 
 /// The watch over one attempt of the job.
@@ -47,28 +47,28 @@ impl Watching {
     }
 }
 
-impl Driver {
+impl JobDriver<'_> {
     /// Looks for progress, if it is time.
     pub(super) fn watch_progress(&mut self) {
-        let Some(limit) = self.core.plan.job.policy.hang else { return };
-        let watching = &mut self.core.now.watching;
+        let Some(limit) = self.core.job.plan.job.policy.hang else { return };
+        let watching = &mut self.core.job.now.watching;
         let watch = watching.watch.get_or_insert_with(|| Watch::new(limit));
-        let is_early = watch.next().is_some_and(|at| at > self.core.clock.now());
+        let is_early = watch.next().is_some_and(|at| at > self.core.run.clock.now());
         if is_early || !self.engine.kind().capabilities().here {
             return;
         }
-        let progress = self.core.progress();
+        let progress = self.core.job.progress();
         self.step_watch(hang::Event::Looked(progress));
     }
 
     /// The thread has read the stacks.
     pub(super) fn hear_stacks(&mut self) {
-        let reader = self.core.now.watching.reader.take();
+        let reader = self.core.job.now.watching.reader.take();
         // A thread that ended without a result has read nothing.
         let seen = reader.and_then(|reader| reader.seen.try_recv().ok()).unwrap_or_default();
         let stacks = seen.iter().filter(|(_, seen)| !seen.snapshot.stack.is_empty());
         let stacks = stacks.map(|(slot, seen)| (*slot, seen.snapshot.stack.clone())).collect();
-        self.core.now.watching.seen = seen;
+        self.core.job.now.watching.seen = seen;
         self.step_watch(hang::Event::Read(stacks));
     }
 
@@ -78,19 +78,19 @@ impl Driver {
     }
 
     fn step_watch(&mut self, event: hang::Event) {
-        let Core { now, clock, .. } = &mut self.core;
-        match now.watching.watch.as_mut().and_then(|watch| watch.step(event, clock.now())) {
+        let now = self.core.run.clock.now();
+        match self.core.job.now.watching.watch.as_mut().and_then(|watch| watch.step(event, now)) {
             None => {}
             Some(Effect::Hung(hung)) => self.dispatch(job::Event::Hung(hung)),
-            Some(Effect::ReadStacks) => match read(self.core.running()) {
-                Ok(reader) => self.core.now.watching.reader = Some(reader),
+            Some(Effect::ReadStacks) => match read(self.core.job.running()) {
+                Ok(reader) => self.core.job.now.watching.reader = Some(reader),
                 Err(_) => self.hear_stacks(),
             },
         }
     }
 }
 
-impl Core {
+impl JobRun {
     /// The replicas that run on this host, with their processes.
     fn running(&self) -> Vec<(Slot, u32)> {
         self.machine.live_ids().iter().filter_map(|id| Some((id.slot, self.pid(id.slot)?))).collect()

@@ -7,6 +7,8 @@
 //!
 //! | part | in one sentence |
 //! |---|---|
+//! | [`job`] | one job: its machine, its plan, its state |
+//! | [`steps`] | runs with several jobs |
 //! | [`sources`] | signals, the control socket, and all other descriptors: waited for in one place |
 //! | [`turn`] | one round of waiting, whose results are applied; the stages of a run |
 //! | [`perform`] | effects of the machine, in order |
@@ -20,9 +22,15 @@
 //! | [`probe`] | ports that must be open before other replicas start |
 //! | [`control`], [`stop`], [`stacks`] | orders from other processes: both ends |
 
+#![expect(
+    clippy::redundant_closure_for_method_calls,
+    reason = "the path of a method is for one lifetime, and a job is borrowed for each call"
+)]
+
 pub(crate) mod control;
 mod gather;
 mod hang;
+mod job;
 mod note;
 mod observe;
 mod perform;
@@ -30,41 +38,38 @@ pub(crate) mod probe;
 pub(crate) mod record;
 pub(crate) mod sources;
 pub(crate) mod stacks;
+pub(crate) mod steps;
 pub(crate) mod stop;
 mod tell;
 mod timers;
 mod turn;
 pub(crate) mod words;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use umiak_core::diag::Diagnostic;
-use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
-use umiak_core::machine::attempt::{Attempt, End};
-use umiak_core::machine::job::{AttemptId, Event, Machine, Stand};
-use umiak_core::model::{Exit, Instance, OutputMode, Show, Slot, Timestamp, Whose};
-use umiak_core::plan::pool::Pool;
+use umiak_core::facts::{Fact, Finding, Verdict};
+use umiak_core::machine::attempt::End;
+use umiak_core::machine::job::{AttemptId, Event, Stand};
+use umiak_core::model::{OutputMode, Show, Slot, StepIndex, StepName, Timestamp, Whose};
 use umiak_core::plan::{Console, Log, Plan, Process};
 use umiak_core::status::{Stage, Status};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, time_of_day};
 use crate::engine::{Common, Engine, Swept};
 use crate::host::kernel::Kernel;
-use crate::host::observe::Seen;
 use crate::screen::summary::ReplicaPlace;
 use crate::screen::{MirrorTo, Screen, Style};
 
+pub(crate) use job::JobRun;
 pub(crate) use tell::short_signal;
 
-use probe::Prober;
 use record::Recorder;
 use sources::Sources;
-use timers::Timers;
+use steps::{Conducted, Steps};
 
 /// Output options of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,145 +111,75 @@ impl Talk {
     }
 }
 
-/// What the driver shares with every door.
-pub(crate) struct Core {
+/// What all jobs of a run share.
+pub(crate) struct Run {
     pub(crate) talk: Talk,
     pub(crate) style: Style,
     pub(crate) clock: Clock,
     pub(crate) sources: Sources,
-    pub(crate) machine: Machine,
     pub(crate) screen: Screen,
     pub(crate) recorder: Recorder,
-    /// The plan of the current attempt of the job.
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) pool: Pool,
-    pub(crate) now: Now,
     kernel: Kernel,
-    prober: Option<Prober>,
-}
-
-/// State of a run; empty when it begins.
-#[derive(Default)]
-pub(crate) struct Now {
-    /// Events for the machine, in order.
-    queue: VecDeque<Event>,
-    timers: Timers,
-    /// Attempts whose starts are not in the journal yet.
-    unrecorded: Vec<AttemptId>,
-    /// Attempts that wait for devices.
-    waiting: Vec<AttemptId>,
-    /// True if devices have been released.
-    is_freed: bool,
-    /// Running attempts, as their engine identifies them.
-    pub(crate) instances: HashMap<Slot, Instance>,
-    /// How the current attempt of each replica ended, and true if we stopped it.
-    pub(crate) ends: HashMap<Slot, (Exit, bool)>,
-    /// Length of each log when its replica was first told to stop: lines before that are not caused by the stop.
-    log_at_stop: HashMap<Slot, u64>,
-    /// Progress, if the policy limits the time without.
-    watching: hang::Watching,
     /// Shared with the thread that answers `umiak stacks`, while there is one.
     asked_stacks: Arc<()>,
-    /// What the others were doing when the first had failed.
-    seen: HashMap<Slot, Seen>,
-    /// A rank of another node has failed because a peer did not respond.
-    pub(crate) waited_elsewhere: bool,
-    /// Replicas of whose current attempt a process was killed at its memory limit.
-    over_limit: HashSet<Slot>,
-    /// The time of day of the next attempt, during a delay that is worth showing.
-    pause: Option<String>,
-    /// How long logs of failed attempts have been searched.
-    searched: Duration,
-    /// When the stop of all replicas began, and why.
-    pub(crate) stopping: Option<(Instant, StopReason)>,
-    pub(crate) killed: bool,
-    pub(crate) abandoned: bool,
-    /// True once a report replaces the status line.
-    pub(crate) told: bool,
-    /// True if attempts were still running when the verdict was shown.
-    told_while_going: bool,
-    told_started: bool,
-    /// Attempt whose common settings the engine has.
-    shared: Option<u32>,
-    /// The last reported reason why nothing runs.
-    pending: Option<String>,
-    /// Files that are mirrored.
-    followed: HashMap<Slot, PathBuf>,
-    /// Replicas connected to the console.
-    console: Console,
+    /// The job, and its attempt, whose common settings the engine has.
+    shared: Option<(StepIndex, u32)>,
     /// Time of the next line that reports progress to a log.
     heartbeat_at: Option<Timestamp>,
-    pub(crate) attempt_started: Option<Instant>,
-    /// The attempt of the job that is being prepared.
-    pub(crate) preparing: Option<u32>,
     return_terminal: bool,
     /// Determines the exit code if the terminal is returned, which only a signal can cause.
     last_signal: i32,
-    pub(crate) end: Option<(Outcome, u8)>,
     /// A signal or an order has asked for the end: the next signal kills during the sweep.
     is_asked: bool,
     /// Processes stopped between two attempts when the run ended.
     cleared: Vec<u32>,
     /// Result of the last sweep, once it is over.
     swept: Option<Swept>,
-    /// The last fact. Written only when nothing of the run is left, as its readers expect.
-    last: Option<Fact>,
 }
 
-impl Now {
-    /// Resets the state for another attempt of the whole job.
-    pub(crate) fn begin_attempt(&mut self) {
-        self.instances.clear();
-        self.ends.clear();
-        self.log_at_stop.clear();
-        self.over_limit.clear();
-        self.searched = Duration::ZERO;
-        self.seen.clear();
-        self.watching = hang::Watching::default();
-        self.waited_elsewhere = false;
-        self.stopping = None;
-        self.attempt_started = None;
-        (self.killed, self.told, self.told_while_going, self.told_started) = (false, false, false, false);
-    }
+/// One job, and what it shares with the other jobs of its run.
+pub(crate) struct Core<'a> {
+    pub(crate) run: &'a mut Run,
+    pub(crate) job: &'a mut JobRun,
 }
 
 /// What is specific to the command that started a job.
 pub(crate) trait Door {
     /// Parts of the line about the plan.
-    fn planned(&self, core: &Core) -> Vec<String>;
+    fn planned(&self, core: &Core<'_>) -> Vec<String>;
 
     /// Where a finding's replica ran, for display.
-    fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace;
+    fn place(&self, core: &Core<'_>, finding: &Finding) -> ReplicaPlace;
 
     /// Settings that all attempts of a plan share.
     fn common(&self, plan: &Plan) -> Common;
 
     /// Creates what an attempt needs before it can start.
-    fn make(&mut self, _core: &mut Core, _id: AttemptId, _process: &Process) -> std::io::Result<()> {
+    fn make(&mut self, _core: &mut Core<'_>, _id: AttemptId, _process: &Process) -> std::io::Result<()> {
         Ok(())
     }
     /// Called when these attempts are being started.
-    fn starting(&mut self, _core: &mut Core, _: &[AttemptId]) {}
+    fn starting(&mut self, _core: &mut Core<'_>, _: &[AttemptId]) {}
     /// Called when these attempts have been told to stop.
-    fn stopping(&mut self, _core: &mut Core, _: &[AttemptId]) {}
+    fn stopping(&mut self, _core: &mut Core<'_>, _: &[AttemptId]) {}
     /// Called when an attempt has ended.
-    fn ended(&mut self, _core: &Core, _id: AttemptId, _end: &End) {}
+    fn ended(&mut self, _core: &Core<'_>, _id: AttemptId, _end: &End) {}
     /// True if the next attempt of the whole job uses the same ports.
     fn keeps_ports(&self) -> bool {
         true
     }
     /// Called when processes of the last attempt are gone, except those in `swept.remaining`. Prepares the next attempt
     /// and answers with [`Event::Prepared`], now or later.
-    fn prepare(&mut self, core: &mut Core, _: &mut dyn Engine, attempt: u32, swept: &Swept) {
-        core.now.begin_attempt();
-        core.queue(Event::Prepared { attempt, ready: swept.remaining.is_empty() });
+    fn prepare(&mut self, core: &mut Core<'_>, _: &mut dyn Engine, attempt: u32, swept: &Swept) {
+        core.job.now.begin_attempt();
+        core.job.queue(Event::Prepared { attempt, ready: swept.remaining.is_empty() });
     }
     /// Reports the state of this node to the other nodes.
-    fn stand(&mut self, _core: &mut Core, _: Stand) {}
+    fn stand(&mut self, _core: &mut Core<'_>, _: Stand) {}
     /// Tells the other nodes that this node's awaited servers are ready.
     fn tell_ready(&mut self, _attempt: u32) {}
     /// Waits for replicas of this role on other nodes. Answers, now and later, with [`Event::AnsweredElsewhere`].
-    fn await_elsewhere(&mut self, _core: &mut Core, _role: u16, _attempt: u32) {}
+    fn await_elsewhere(&mut self, _core: &mut Core<'_>, _role: u16, _attempt: u32) {}
 
     /// Additional descriptors to wait for.
     fn watch(&self) -> Vec<BorrowedFd<'_>> {
@@ -255,12 +190,12 @@ pub(crate) trait Door {
         None
     }
     /// Called when one of [`Door::watch`] is readable, or at the deadline. Events go to the queue.
-    fn hear(&mut self, _: &mut Core, _: &mut dyn Engine) {}
+    fn hear(&mut self, _: &mut Core<'_>, _: &mut dyn Engine) {}
 
     /// Called when a fact is recorded.
-    fn observe(&mut self, _core: &mut Core, _fact: &Fact) {}
+    fn observe(&mut self, _core: &mut Core<'_>, _fact: &Fact) {}
     /// Text before the explanation of a failure, or instead of it.
-    fn report(&mut self, _core: &mut Core, _: &Verdict) -> FailureReport {
+    fn report(&mut self, _core: &mut Core<'_>, _: &Verdict) -> FailureReport {
         FailureReport::default()
     }
     /// Origin of a stop on another node: `SIGINT on node …`.
@@ -269,13 +204,13 @@ pub(crate) trait Door {
     }
     /// Called after all attempts have ended and leftovers are stopped. True while messages or logs of other nodes are
     /// outstanding.
-    fn is_busy(&mut self, _: &mut Core) -> bool {
+    fn is_busy(&mut self, _: &mut Core<'_>) -> bool {
         false
     }
     /// Ends that wait.
-    fn give_up(&mut self, _: &mut Core) {}
+    fn give_up(&mut self, _: &mut Core<'_>) {}
     /// Sends the last messages to other nodes, before the end is recorded.
-    fn close(&mut self, _: &mut Core) {}
+    fn close(&mut self, _: &mut Core<'_>) {}
 }
 
 /// A door's report of a failure.
@@ -290,34 +225,97 @@ pub(crate) struct FailureReport {
     pub(crate) notice: Option<Diagnostic>,
 }
 
-/// A job from its first start to its exit code.
+/// A run from its first start to its exit code.
 pub(crate) struct Driver {
-    pub(crate) core: Core,
+    pub(crate) run: Run,
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) door: Box<dyn Door>,
+    /// The jobs that have not ended. A run of one job keeps it.
+    pub(crate) jobs: BTreeMap<StepIndex, JobRun>,
+    /// Where they come from, if there are several.
+    conducted: Option<Conducted>,
+}
+
+/// One job of a run, with all that its effects need.
+pub(crate) struct JobDriver<'a> {
+    pub(crate) core: Core<'a>,
+    pub(crate) engine: &'a mut dyn Engine,
+    pub(crate) door: &'a mut dyn Door,
 }
 
 impl Driver {
-    /// Takes over running attempts, as recorded: they keep their devices, and the mirror shows their new output.
+    /// A run of one job.
+    pub(crate) fn of_job(run: Run, engine: Box<dyn Engine>, door: Box<dyn Door>, job: JobRun) -> Self {
+        Self { run, engine, door, jobs: BTreeMap::from([(job.machine.step_index(), job)]), conducted: None }
+    }
+
+    /// A run of several jobs.
+    pub(crate) fn of_steps(run: Run, engine: Box<dyn Engine>, door: Box<dyn Door>, steps: Box<dyn Steps>) -> Self {
+        Self { run, engine, door, jobs: BTreeMap::new(), conducted: Some(Conducted::new(steps)) }
+    }
+
+    /// Takes over the running attempts of the only job.
     pub(crate) fn adopt(&mut self, adopted: &[AttemptId], status: &Status) {
+        self.with_first(|job| job.adopt(adopted, status));
+    }
+
+    /// A job that has not ended.
+    fn job(&mut self, step: StepIndex) -> Option<JobDriver<'_>> {
+        let core = Core { run: &mut self.run, job: self.jobs.get_mut(&step)? };
+        Some(JobDriver { core, engine: self.engine.as_mut(), door: self.door.as_mut() })
+    }
+
+    /// The only job of a run, or the first that has not ended.
+    pub(crate) fn first(&mut self) -> Option<JobDriver<'_>> {
+        let first = *self.jobs.first_key_value()?.0;
+        self.job(first)
+    }
+
+    fn with(&mut self, step: StepIndex, f: impl FnOnce(&mut JobDriver<'_>)) {
+        if let Some(mut job) = self.job(step) {
+            f(&mut job);
+        }
+        if self.conducted.is_some() {
+            self.settle_job(step);
+        }
+    }
+
+    fn with_first(&mut self, f: impl FnOnce(&mut JobDriver<'_>)) {
+        if let Some(mut job) = self.first() {
+            f(&mut job);
+        }
+    }
+
+    /// The same for every job that has not ended.
+    fn each(&mut self, mut f: impl FnMut(&mut JobDriver<'_>)) {
+        let steps: Vec<StepIndex> = self.jobs.keys().copied().collect();
+        for step in steps {
+            self.with(step, &mut f);
+        }
+    }
+}
+
+impl JobDriver<'_> {
+    /// Takes over running attempts, as recorded: they keep their devices, and the mirror shows their new output.
+    fn adopt(&mut self, adopted: &[AttemptId], status: &Status) {
         if adopted.is_empty() {
             return;
         }
         let core = &mut self.core;
-        core.now.pending.clone_from(&status.pending);
+        core.job.now.pending.clone_from(&status.pending);
         for slot in adopted.iter().map(|id| id.slot) {
-            core.pool.take(slot, core.plan.role(slot).work.resources);
-            let known = core.plan.at(slot).and_then(|replica| status.replica(&replica.name));
+            core.job.pool.take(slot, core.job.plan.role(slot).work.resources);
+            let known = core.job.plan.at(slot).and_then(|replica| status.replica(&replica.name));
             if let Some(Stage::Running { instance, .. }) = known.map(|known| &known.stage) {
-                core.now.instances.insert(slot, instance.clone());
+                core.job.now.instances.insert(slot, instance.clone());
             }
         }
-        core.now.told_started = !core.now.instances.is_empty();
+        core.job.now.told_started = !core.job.now.instances.is_empty();
         let slots: Vec<Slot> = adopted.iter().map(|id| id.slot).collect();
-        self.progress("Adopted", &[words::counted(&self.core.plan, &slots)]);
+        self.progress("Adopted", &[words::counted(&self.core.job.plan, &slots)]);
         self.core.set_console();
         for id in adopted {
-            if let Some(log) = self.core.log(*id).filter(|_| self.core.is_shown(id.slot)) {
+            if let Some(log) = self.core.job.log(*id).filter(|_| self.core.job.is_shown(id.slot)) {
                 let start = std::fs::metadata(&log.path).map_or(log.start, |metadata| metadata.len());
                 self.follow(id.slot, &Log { start, ..log });
             }
@@ -325,91 +323,32 @@ impl Driver {
     }
 }
 
-impl Core {
-    #[expect(clippy::too_many_arguments, reason = "each is made before the driver is, in its own way")]
+impl Run {
     pub(crate) fn new(
         talk: Talk,
         style: Style,
         clock: Clock,
         sources: Sources,
-        machine: Machine,
         screen: Screen,
         recorder: Recorder,
-        plan: Arc<Plan>,
-        pool: Pool,
     ) -> Self {
-        let (now, kernel, prober) = (Now::default(), Kernel::from_now(), None);
-        Self { talk, style, clock, sources, machine, screen, recorder, plan, pool, now, kernel, prober }
-    }
-
-    /// Applies the console options to the current plan. They were checked when the run began.
-    fn set_console(&mut self) {
-        self.now.console = self.talk.console(&self.plan).unwrap_or_default();
-    }
-
-    /// True if its output is shown on the console.
-    pub(crate) fn is_shown(&self, slot: Slot) -> bool {
-        self.now.console.shown.binary_search(&slot).is_ok()
-    }
-
-    /// Queues an event for the machine, after the current one.
-    pub(crate) fn queue(&mut self, event: Event) {
-        self.now.queue.push_back(event);
-    }
-
-    pub(crate) fn is_live(&self, slot: Slot) -> bool {
-        self.machine.attempt_of(slot).is_some_and(Attempt::is_live)
-    }
-
-    pub(crate) fn slot_of(&self, subject: &Subject) -> Option<Slot> {
-        self.plan.replica(subject.rank?).map(|replica| replica.slot)
-    }
-
-    pub(crate) fn pid(&self, slot: Slot) -> Option<u32> {
-        self.now.instances.get(&slot)?.pid
-    }
-
-    /// The cluster node that runs it.
-    pub(crate) fn node(&self, slot: Slot) -> Option<String> {
-        self.now.instances.get(&slot)?.node.clone()
-    }
-
-    /// Records that servers on other nodes listen, except these.
-    pub(crate) fn listen_elsewhere(&mut self, role: u16, attempt: u32, missing: Vec<String>) {
-        if let Some(prober) = &mut self.prober {
-            prober.await_elsewhere(missing.clone());
+        Self {
+            talk,
+            style,
+            clock,
+            sources,
+            screen,
+            recorder,
+            kernel: Kernel::from_now(),
+            asked_stacks: Arc::default(),
+            shared: None,
+            heartbeat_at: None,
+            return_terminal: false,
+            last_signal: 0,
+            is_asked: false,
+            cleared: Vec::new(),
+            swept: None,
         }
-        self.queue(Event::AnsweredElsewhere { role, attempt, missing });
-    }
-
-    /// Returns the port at which this attempt does not listen yet, if that is awaited.
-    pub(crate) fn awaited_at(&self, id: AttemptId) -> Option<String> {
-        self.prober.as_ref()?.awaited_at(id)
-    }
-
-    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.plan.replicas.iter().map(|replica| replica.slot)
-    }
-
-    /// Returns the log of an attempt.
-    pub(crate) fn log(&self, id: AttemptId) -> Option<Log> {
-        self.plan.at(id.slot).map(|replica| self.plan.log(replica, id.attempt))
-    }
-
-    /// `attempt 1 of 3`, if a launched job can have several.
-    pub(crate) fn attempt_words(&self) -> Option<String> {
-        let attempt = self.machine.attempt();
-        match self.plan.job.policy.restart.attempts() {
-            _ if self.plan.is_document() => None,
-            Some(1) => None,
-            Some(attempts) => Some(format!("attempt {attempt} of {attempts}")),
-            None => Some(format!("attempt {attempt}")),
-        }
-    }
-
-    /// The plan as a fact for the journal.
-    pub(crate) fn planned(&self) -> Fact {
-        words::fact(&self.plan, &self.machine, &self.pool)
     }
 
     /// Prints for people: not in quiet or JSON mode.
@@ -419,21 +358,63 @@ impl Core {
         }
     }
 
-    /// Like [`Core::say`], without delay.
+    /// Like [`Run::say`], without delay.
     pub(crate) fn alert(&self, text: impl FnOnce(&Style) -> String) {
         if self.talk.output == OutputMode::Human {
             self.screen.alert(text(&self.style));
         }
     }
 
-    /// Records a notice that is shown already.
-    pub(crate) fn record_notice(&mut self, notice: &Diagnostic) {
-        self.recorder.fact(Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
+    /// Records a notice about a step, or about the run, that is shown already.
+    pub(crate) fn record_notice(&mut self, step: Option<&StepName>, notice: &Diagnostic) {
+        let fact = Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() };
+        self.recorder.fact(step, fact);
+    }
+
+    /// A line about the progress of the run.
+    pub(crate) fn progress(&self, verb: &str, parts: &[String]) {
+        self.say(|style| style.progress(verb, parts, &time_of_day()));
+    }
+}
+
+/// Which output of a step is shown: none, unless `--show` asks for all, or for the step by its name.
+fn step_show(step: &StepName, show: &Show) -> Show {
+    match show {
+        Show::First | Show::All => show.clone(),
+        Show::Some(whose) if whose.names(step.as_str()) => Show::All,
+        Show::Usual | Show::None | Show::Some(_) => Show::None,
+    }
+}
+
+impl Core<'_> {
+    /// Applies the console options to the current plan. They were checked when the run began.
+    fn set_console(&mut self) {
+        let Talk { show, stdin, .. } = &self.run.talk;
+        let console = match &self.job.step {
+            None => self.job.plan.console(show, stdin.as_ref()),
+            Some(step) => self.job.plan.console(&step_show(step, show), None),
+        };
+        self.job.now.console = console.unwrap_or_default();
+    }
+
+    /// Queues a fact about the job, to be written before the next effect.
+    pub(crate) fn fact(&mut self, fact: Fact) {
+        self.run.recorder.fact(self.job.step.as_ref(), fact);
+    }
+
+    /// Prints for people: not in quiet or JSON mode.
+    pub(crate) fn say(&self, text: impl FnOnce(&Style) -> String) {
+        self.run.say(text);
+    }
+
+    /// Like [`Core::say`], without delay.
+    pub(crate) fn alert(&self, text: impl FnOnce(&Style) -> String) {
+        self.run.alert(text);
     }
 
     /// Records and shows a notice.
     pub(crate) fn notice(&mut self, notice: &Diagnostic) {
-        self.record_notice(notice);
+        self.run.record_notice(self.job.step.as_ref(), notice);
         self.say(|style| style.diagnostic(notice));
     }
 }

@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 use umiak_core::facts::Fact;
 use umiak_core::model::StopHow;
 
-use super::Driver;
+use super::JobDriver;
 use crate::clock::time_of_day_after;
 
 /// Shorter delays before an attempt are not shown.
 const PAUSE: Duration = Duration::from_secs(2);
 
-impl Driver {
+impl JobDriver<'_> {
     pub(super) fn note(&mut self, fact: &Fact) {
         match fact {
             Fact::Starting { subject } => {
-                if let Some(slot) = self.core.slot_of(subject) {
-                    let now = &mut self.core.now;
+                if let Some(slot) = self.core.job.slot_of(subject) {
+                    let now = &mut self.core.job.now;
                     now.instances.remove(&slot);
                     now.ends.remove(&slot);
                     now.log_at_stop.remove(&slot);
@@ -25,38 +25,41 @@ impl Driver {
                 }
             }
             Fact::Ended { subject, exit, by_us, .. } => {
-                if let Some(slot) = self.core.slot_of(subject) {
-                    self.core.now.ends.insert(slot, (exit.clone(), *by_us));
-                    if self.core.is_shown(slot) {
-                        self.core.screen.let_go(subject.rank.map(|rank| rank.0), true);
+                if let Some(slot) = self.core.job.slot_of(subject) {
+                    self.core.job.now.ends.insert(slot, (exit.clone(), *by_us));
+                    if self.core.job.is_shown(slot) {
+                        self.core.run.screen.let_go(Some(self.core.job.mirror_key(slot)), true);
                     }
                 }
             }
             Fact::Stopping { reason } => {
-                self.core.screen.let_go(None, false);
+                // Other steps may go on.
+                if self.core.job.step.is_none() {
+                    self.core.run.screen.let_go(None, false);
+                }
                 // A later reason changes neither outcome nor blame.
-                if self.core.now.stopping.is_none() {
-                    self.core.now.stopping = Some((Instant::now(), *reason));
+                if self.core.job.now.stopping.is_none() {
+                    self.core.job.now.stopping = Some((Instant::now(), *reason));
                     self.tell_stopping(*reason);
                 } else {
                     self.tell_stopping_again(*reason);
                 }
             }
-            Fact::StopSent { how: StopHow::Kill, .. } if self.core.now.stopping.is_some() => {
-                self.core.now.killed = true;
+            Fact::StopSent { how: StopHow::Kill, .. } if self.core.job.now.stopping.is_some() => {
+                self.core.job.now.killed = true;
             }
-            Fact::Hung { .. } => self.core.now.watching.is_declared = true,
-            Fact::Abandoned { .. } => self.core.now.abandoned = true,
+            Fact::Hung { .. } => self.core.job.now.watching.is_declared = true,
+            Fact::Abandoned { .. } => self.core.job.now.abandoned = true,
             Fact::Retrying { scope, subjects, delay_micros, .. } => {
                 self.tell_retrying(*scope, subjects, Duration::from_micros(*delay_micros));
             }
             Fact::Restarting { delay_micros, of, .. } => {
                 let delay = Duration::from_micros(*delay_micros);
                 self.tell_restarting(*of, delay);
-                self.core.now.pause = Some(time_of_day_after(delay)).filter(|_| delay >= PAUSE);
+                self.core.job.now.pause = Some(time_of_day_after(delay)).filter(|_| delay >= PAUSE);
                 // Timers of the failed attempt no longer apply.
-                self.core.now.timers.keep_deadline();
-                (self.core.now.stopping, self.core.now.told) = (None, false);
+                self.core.job.now.timers.keep_deadline();
+                (self.core.job.now.stopping, self.core.job.now.told) = (None, false);
             }
             _ => {}
         }

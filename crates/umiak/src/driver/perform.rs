@@ -10,8 +10,8 @@ use umiak_core::plan::{self, Log};
 use umiak_sys::files::{self, Contents};
 
 use super::probe::Prober;
-use super::{Core, Driver};
-use crate::engine::Start;
+use super::{JobDriver, JobRun, Run};
+use crate::engine::{Start, Swept};
 use crate::host::log_end;
 use crate::screen::Mirrored;
 use crate::secrets;
@@ -21,40 +21,40 @@ const SIGTERM: i32 = 15;
 /// Batch size for engines that start replicas one by one: the first run while directories of the next are created.
 const TOGETHER: usize = 32;
 
-impl Driver {
+impl JobDriver<'_> {
     pub(super) fn dispatch(&mut self, event: Event) {
-        self.core.queue(event);
+        self.core.job.queue(event);
         self.work();
     }
 
     /// Applies events until the queue is empty.
     pub(super) fn work(&mut self) {
         loop {
-            while let Some(event) = self.core.now.queue.pop_front() {
+            while let Some(event) = self.core.job.now.queue.pop_front() {
                 self.apply(event);
             }
             // Only now: the attempt that released a device may also have been the reason to stop the attempts that wait
             // for it.
-            if !std::mem::take(&mut self.core.now.is_freed) || self.core.now.waiting.is_empty() {
+            if !std::mem::take(&mut self.core.job.now.is_freed) || self.core.job.now.waiting.is_empty() {
                 return;
             }
             self.flush();
-            let waiting = std::mem::take(&mut self.core.now.waiting);
+            let waiting = std::mem::take(&mut self.core.job.now.waiting);
             self.spawn(&waiting);
         }
     }
 
     fn apply(&mut self, event: Event) {
         // Other nodes may still send messages about a job that has ended here.
-        if self.core.now.end.is_some() {
+        if self.core.job.now.end.is_some() {
             return;
         }
         trace!(?event);
-        let effects = self.core.machine.step(event, self.core.clock.now());
+        let effects = self.core.job.machine.step(event, self.core.run.clock.now());
         trace!(effects = effects.len());
         for effect in effects {
             match effect {
-                Effect::Record(fact @ Fact::Finished { .. }) => self.core.now.last = Some(fact),
+                Effect::Record(fact @ Fact::Finished { .. }) => self.core.job.now.last = Some(fact),
                 Effect::Record(fact) => self.prerecord(fact),
                 effect => {
                     self.flush();
@@ -67,26 +67,28 @@ impl Driver {
     /// Queues a fact of the machine, completed with what only the driver has.
     fn prerecord(&mut self, mut fact: Fact) {
         if let Fact::Ended { subject, log_end, .. } = &mut fact
-            && let Some(log) = subject.rank.and_then(|rank| self.core.plan.replica(rank)?.log.as_ref())
+            && let Some(log) = subject.rank.and_then(|rank| self.core.job.plan.replica(rank)?.log.as_ref())
         {
             // The file is shared with other attempts and runs.
-            *log_end = log_end::read(log, self.core.plan.logs.rotates()).ok();
+            *log_end = log_end::read(log, self.core.job.plan.logs.rotates()).ok();
         }
-        self.core.recorder.fact(fact);
+        self.core.fact(fact);
     }
 
     fn perform(&mut self, effect: Effect) {
         trace!(?effect, "perform");
         match effect {
             Effect::Record(_) => {}
-            Effect::Spawn(attempts) if self.core.recorder.is_broken() => self.core.now.unrecorded.extend(attempts),
+            Effect::Spawn(attempts) if self.core.run.recorder.is_broken() => {
+                self.core.job.now.unrecorded.extend(attempts);
+            }
             Effect::Spawn(attempts) => self.spawn(&attempts),
             Effect::Stop { how, targets } => self.stop(how, &targets),
-            Effect::ArmTimer { timer, attempt, at } => self.core.now.timers.arm(timer, attempt, at),
-            Effect::DisarmTimer(timer) => self.core.now.timers.disarm(timer),
+            Effect::ArmTimer { timer, attempt, at } => self.core.job.now.timers.arm(timer, attempt, at),
+            Effect::DisarmTimer(timer) => self.core.job.now.timers.disarm(timer),
             Effect::Await(id) => self.await_ready(id),
             Effect::AwaitElsewhere { role, attempt } => {
-                let missing = self.core.machine.missing_elsewhere(role).to_vec();
+                let missing = self.core.job.machine.missing_elsewhere(role).to_vec();
                 if let Some(prober) = self.prober() {
                     prober.await_elsewhere(missing);
                 }
@@ -105,37 +107,45 @@ impl Driver {
             Effect::Gather { ended, stopped, done } => {
                 self.record_observed();
                 let ids =
-                    |slots: Vec<Slot>| slots.into_iter().map(|slot| self.core.machine.id(slot)).collect::<Vec<_>>();
+                    |slots: Vec<Slot>| slots.into_iter().map(|slot| self.core.job.machine.id(slot)).collect::<Vec<_>>();
                 let (ended, stopped, done) = (ids(ended), ids(stopped), ids(done));
                 let gathered = self.gather(&ended, &stopped, &done);
-                self.core.queue(Event::Gathered(gathered));
+                self.core.job.queue(Event::Gathered(gathered));
             }
             Effect::Release { id, end } => {
                 self.door.ended(&self.core, id, &end);
-                self.core.pool.give_back(id.slot);
-                self.core.now.is_freed = true;
-                if let Some(prober) = &mut self.core.prober {
+                self.core.job.pool.give_back(id.slot);
+                self.core.job.now.is_freed = true;
+                if let Some(prober) = &mut self.core.job.prober {
                     prober.forget(id);
                 }
             }
             Effect::Forsake(ids) => self.engine.forsake(&ids),
             Effect::Report(verdict) => self.report(&verdict),
+            Effect::Prepare { attempt } if self.core.job.step.is_some() => {
+                // Other steps run: only what this one left is stopped, and killed when its next attempt starts.
+                self.core.job.prober = None;
+                let ids: Vec<AttemptId> = self.core.job.slots().map(|slot| self.core.job.machine.id(slot)).collect();
+                self.engine.forsake(&ids);
+                self.door.prepare(&mut self.core, self.engine, attempt, &Swept::default());
+            }
             Effect::Prepare { attempt } => {
                 // Only logs of the failed attempt are kept.
-                self.core.now.preparing = Some(attempt);
-                self.core.prober = None;
+                self.core.job.now.preparing = Some(attempt);
+                self.core.job.prober = None;
                 self.engine.clear(self.door.keeps_ports());
             }
             Effect::Stand(stand) => self.door.stand(&mut self.core, stand),
-            Effect::ReturnTerminal => self.core.now.return_terminal = true,
-            Effect::Finish { outcome, code } => self.core.now.end = Some((outcome, code)),
+            Effect::ReturnTerminal => self.core.run.return_terminal = true,
+            Effect::Finish { outcome, code } => self.core.job.now.end = Some((outcome, code)),
         }
     }
 
     pub(super) fn spawn(&mut self, attempts: &[AttemptId]) {
-        if self.core.now.shared.replace(self.core.plan.attempt) != Some(self.core.plan.attempt) {
+        let shared = (self.core.job.machine.step_index(), self.core.job.plan.attempt);
+        if self.core.run.shared.replace(shared) != Some(shared) {
             self.core.set_console();
-            self.engine.share(self.door.common(&self.core.plan));
+            self.engine.share(self.door.common(&self.core.job.plan));
         }
         let mut starts = Vec::new();
         let can = self.engine.kind().capabilities();
@@ -143,39 +153,39 @@ impl Driver {
             Unit::Replica => TOGETHER,
             Unit::Gang => usize::MAX,
         };
-        if self.core.machine.attempt() > FIRST_ATTEMPT {
-            self.core.now.attempt_started.get_or_insert_with(Instant::now);
+        if self.core.job.machine.attempt() > FIRST_ATTEMPT {
+            self.core.job.now.attempt_started.get_or_insert_with(Instant::now);
         }
         for id in attempts {
-            let given = self.core.pool.take(id.slot, self.core.plan.role(id.slot).work.resources);
+            let given = self.core.job.pool.take(id.slot, self.core.job.plan.role(id.slot).work.resources);
             let Some(given) = given else {
-                self.core.now.waiting.push(*id);
+                self.core.job.now.waiting.push(*id);
                 continue;
             };
-            let (of_job, retries) = (self.core.machine.attempt(), self.core.machine.retries(id.slot));
+            let (of_job, retries) = (self.core.job.machine.attempt(), self.core.job.machine.retries(id.slot));
             let attempt = plan::Attempt { slot: id.slot, number: id.attempt, of_job, retries, given: &given };
-            let mut process = self.core.plan.process(&attempt);
+            let mut process = self.core.job.plan.process(&attempt);
             process.is_secret = process.shell_line().is_some_and(|line| secrets::are_in(&line.to_string_lossy()));
-            process.inherit_stdin = match self.core.now.console.stdin {
+            process.inherit_stdin = match self.core.job.now.console.stdin {
                 Some(reader) => reader == id.slot,
                 // A replica has a session of its own: in the background nothing would stop it from reading what is typed
                 // for the shell.
                 None => process.inherit_stdin && can.stdin && !umiak_sys::terminal::is_background(&std::io::stdin()),
             };
             if let Err(error) = self.door.make(&mut self.core, *id, &process) {
-                self.core.pool.give_back(id.slot);
+                self.core.job.pool.give_back(id.slot);
                 if is_full(&error) {
-                    self.core.now.unrecorded.push(*id);
+                    self.core.job.now.unrecorded.push(*id);
                     self.wait_for_room(&process.log.path, &error);
                 } else {
                     let (reason, errno) = (error.to_string(), error.raw_os_error().unwrap_or(0));
                     let exit = Exit::Spawn(SpawnError { doing: SpawnStage::MakeDirectory, errno, reason });
                     let classed = self.classify(*id, &exit, false);
-                    self.core.queue(Event::Exited { id: *id, exit, classed, usage: None });
+                    self.core.job.queue(Event::Exited { id: *id, exit, classed, usage: None });
                 }
                 continue;
             }
-            if self.core.is_shown(id.slot) {
+            if self.core.job.is_shown(id.slot) {
                 self.follow(id.slot, &process.log);
             }
             starts.push(Start { id: *id, process, bound: !given.cpus.is_empty() });
@@ -192,35 +202,40 @@ impl Driver {
         let ids: Vec<AttemptId> = starts.iter().map(|start| start.id).collect();
         if let Some(handle) = self.engine.handle(&ids).filter(|_| !ids.is_empty()) {
             self.record(Fact::Submitted { handle });
-            if self.core.recorder.is_broken() {
-                return self.core.now.unrecorded.extend(ids);
+            if self.core.run.recorder.is_broken() {
+                return self.core.job.now.unrecorded.extend(ids);
             }
         }
         if !starts.is_empty() {
-            self.engine.start(&self.core.plan, starts);
+            self.engine.start(&self.core.job.plan, starts);
         }
     }
 
     /// Mirrors the output of this attempt on the console.
     pub(super) fn follow(&mut self, slot: Slot, log: &Log) {
-        let Core { plan, now, screen, talk, .. } = &mut self.core;
+        let key = self.core.job.mirror_key(slot);
+        let (Run { screen, talk, .. }, JobRun { step, plan, now, .. }) = (&*self.core.run, &mut *self.core.job);
         let Some(replica) = plan.at(slot).filter(|_| !talk.detached) else { return };
         let Rank(rank) = replica.rank;
         // A file shared by attempts is followed once.
         if now.followed.get(&slot) != Some(&log.path) {
             // The replica creates it only a moment later.
             let _ = files::open(&log.path, Contents::Append, files::READABLE);
-            let name = now.console.is_prefixed.then(|| (replica.name.clone(), now.console.width));
-            let source = Mirrored { rank, name, is_interactive: now.console.stdin == Some(slot) };
+            let name = match step {
+                None => now.console.is_prefixed.then(|| (replica.name.clone(), now.console.width)),
+                Some(step) if plan.replicas.len() == 1 => Some((step.to_string(), 0)),
+                Some(step) => Some((format!("{step}/{}", replica.name), 0)),
+            };
+            let source = Mirrored { key, rank, name, is_interactive: now.console.stdin == Some(slot) };
             screen.follow(source, log.path.clone(), log.start);
             now.followed.insert(slot, log.path.clone());
         }
-        screen.take_up(rank);
+        screen.take_up(key);
     }
 
     fn stop(&mut self, how: StopHow, targets: &[AttemptId]) {
         // Attempts that were never started end at once.
-        let now = &mut self.core.now;
+        let now = &mut self.core.job.now;
         let (unborn, born): (Vec<AttemptId>, Vec<AttemptId>) =
             targets.iter().partition(|id| now.unrecorded.contains(id) || now.waiting.contains(id));
         now.unrecorded.retain(|id| !unborn.contains(id));
@@ -234,8 +249,8 @@ impl Driver {
         }
         // Before the signal: a handler may write at once.
         for id in &born {
-            let size = self.core.log(*id).and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |it| it.len());
-            self.core.now.log_at_stop.entry(id.slot).or_insert(size);
+            let size = self.core.job.log(*id).and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |it| it.len());
+            self.core.job.now.log_at_stop.entry(id.slot).or_insert(size);
         }
         self.engine.stop(&born, how);
         self.door.stopping(&mut self.core, &born);
@@ -243,7 +258,13 @@ impl Driver {
 
     fn await_ready(&mut self, id: AttemptId) {
         if !self.engine.await_ready(id) {
-            let at = self.core.plan.at(id.slot).map(|replica| self.core.plan.listens_at(replica)).unwrap_or_default();
+            let at = self
+                .core
+                .job
+                .plan
+                .at(id.slot)
+                .map(|replica| self.core.job.plan.listens_at(replica))
+                .unwrap_or_default();
             if let Some(prober) = self.prober() {
                 prober.await_own(id, at);
             }
@@ -252,19 +273,19 @@ impl Driver {
 
     /// Without a prober nothing is seen to listen, and the timeout applies.
     fn prober(&mut self) -> Option<&mut Prober> {
-        if self.core.prober.is_none() {
-            self.core.prober = Prober::start(self.core.clock.now()).ok();
+        if self.core.job.prober.is_none() {
+            self.core.job.prober = Prober::start(self.core.run.clock.now()).ok();
         }
-        self.core.prober.as_mut()
+        self.core.job.prober.as_mut()
     }
 
     /// Gives up starts that wait for a run directory that was removed, once no other attempt is live.
     pub(super) fn give_up_starts(&mut self) {
-        let now = &self.core.now;
-        if now.unrecorded.is_empty() || !self.core.recorder.is_broken() || !self.core.recorder.is_removed() {
+        let now = &self.core.job.now;
+        if now.unrecorded.is_empty() || !self.core.run.recorder.is_broken() || !self.core.run.recorder.is_removed() {
             return;
         }
-        if self.core.machine.live_ids().iter().all(|id| now.unrecorded.contains(id)) {
+        if self.core.job.machine.live_ids().iter().all(|id| now.unrecorded.contains(id)) {
             self.dispatch(Event::StopAsked { kill: false });
         }
     }

@@ -11,9 +11,9 @@ use std::time::Duration;
 use tracing::warn;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Fact, Record, Supervised, VERSION};
-use umiak_core::model::{OutputMode, Timestamp};
+use umiak_core::model::{OutputMode, StepName, Timestamp};
 
-use super::{Core, Driver};
+use super::{Driver, JobDriver, Run};
 use crate::clock::time_of_day;
 use crate::history::journal::Writer;
 use crate::history::{Error, Home, RunDir, Supervisor, index};
@@ -28,7 +28,7 @@ const WORTH_SYNCING: Duration = Duration::from_secs(10);
 pub(crate) struct Recorder {
     journal: Option<Journal>,
     /// Facts to be written before the next effect.
-    facts: Vec<Fact>,
+    facts: Vec<(Option<StepName>, Fact)>,
     /// Sequence number of the next record, without a journal.
     seq: u64,
     /// Time of the next retry, and the error.
@@ -91,12 +91,12 @@ pub(crate) fn supervised(why: Began) -> Fact {
 
 impl Recorder {
     pub(crate) fn new(journal: Option<Journal>, why: Began) -> Self {
-        Self { journal, facts: vec![supervised(why)], seq: 0, broken: None }
+        Self { journal, facts: vec![(None, supervised(why))], seq: 0, broken: None }
     }
 
-    /// Queues a fact, to be written before the next effect.
-    pub(crate) fn fact(&mut self, fact: Fact) {
-        self.facts.push(fact);
+    /// Queues a fact about a step, or about the run, to be written before the next effect.
+    pub(crate) fn fact(&mut self, step: Option<&StepName>, fact: Fact) {
+        self.facts.push((step.cloned(), fact));
     }
 
     pub(super) fn is_journal(&self) -> bool {
@@ -151,12 +151,14 @@ impl Recorder {
     /// Numbers the queued facts and writes them. Returns an error if nothing may start before they are written.
     fn write(&mut self, at: Timestamp) -> (Vec<Record>, Option<std::io::Error>) {
         let mut facts = std::mem::take(&mut self.facts);
-        facts.iter_mut().for_each(secrets::mask_fact);
+        for (_, fact) in &mut facts {
+            secrets::mask_fact(fact);
+        }
         let Some(journal) = &mut self.journal else {
             let (v, first) = (VERSION, self.seq);
             self.seq += facts.len() as u64;
             let at = at.as_micros();
-            let record = |(seq, fact)| Record { run: None, v, seq, at, epoch: 0, step: None, fact };
+            let record = |(seq, (step, fact))| Record { run: None, v, seq, at, epoch: 0, step, fact };
             return ((first..).zip(facts).map(record).collect(), None);
         };
         let records = journal.writer.number(at, facts);
@@ -202,7 +204,7 @@ impl Recorder {
     }
 }
 
-impl Core {
+impl Run {
     /// Lists a run that does not have to be recorded and opens its control socket, in parallel with its first ranks.
     pub(super) fn register_beside_ranks(&mut self) {
         let Some(journal) = self.recorder.journal.as_mut().filter(|journal| !journal.required) else { return };
@@ -226,43 +228,53 @@ impl Core {
     }
 }
 
-impl Driver {
+impl JobDriver<'_> {
     pub(super) fn record(&mut self, fact: Fact) {
-        self.core.recorder.fact(fact);
+        self.core.fact(fact);
         self.flush();
     }
 
     /// Writes the queued facts, shows them, and applies what each of them means.
     pub(super) fn flush(&mut self) {
-        let core = &mut self.core;
-        if core.recorder.facts.is_empty() {
-            return;
-        }
-        let json = core.talk.output == OutputMode::Json;
-        let (records, failed) = core.recorder.write(core.clock.now());
-        if json {
-            let run = core.recorder.run_name();
-            let of_run = |record: &Record| serde_json::to_string(&Record { run: run.clone(), ..record.clone() });
-            for line in records.iter().filter_map(|record| of_run(record).ok()) {
-                core.screen.data(format!("{line}\n"));
-            }
-        }
-        if let Some(error) = failed {
-            warn!(%error, "facts cannot be written");
-            let path = core.recorder.journal.as_ref().map(|journal| journal.run.journal()).unwrap_or_default();
-            self.wait_for_room(&path, &error);
-        }
+        let records = self.core.run.write();
         for record in &records {
             self.note(&record.fact);
             self.door.observe(&mut self.core, &record.fact);
         }
     }
 
-    /// Handles a failed write to the journal or to an attempt's directory. Reported once, until writing works again.
+    /// Handles a failed write to an attempt's directory.
     pub(super) fn wait_for_room(&mut self, path: &Path, error: &std::io::Error) {
-        let core = &mut self.core;
-        let first = core.recorder.broken.is_none();
-        core.recorder.broken = Some((core.clock.now() + RETRY, error.to_string()));
+        self.core.run.wait_for_room(path, error);
+    }
+}
+
+impl Run {
+    /// Writes the queued facts, and shows them to programs.
+    pub(super) fn write(&mut self) -> Vec<Record> {
+        if self.recorder.facts.is_empty() {
+            return Vec::new();
+        }
+        let (records, failed) = self.recorder.write(self.clock.now());
+        if self.talk.output == OutputMode::Json {
+            let run = self.recorder.run_name();
+            let of_run = |record: &Record| serde_json::to_string(&Record { run: run.clone(), ..record.clone() });
+            for line in records.iter().filter_map(|record| of_run(record).ok()) {
+                self.screen.data(format!("{line}\n"));
+            }
+        }
+        if let Some(error) = failed {
+            warn!(%error, "facts cannot be written");
+            let path = self.recorder.journal.as_ref().map(|journal| journal.run.journal()).unwrap_or_default();
+            self.wait_for_room(&path, &error);
+        }
+        records
+    }
+
+    /// Handles a failed write to the journal or to an attempt's directory. Reported once, until writing works again.
+    fn wait_for_room(&mut self, path: &Path, error: &std::io::Error) {
+        let first = self.recorder.broken.is_none();
+        self.recorder.broken = Some((self.clock.now() + RETRY, error.to_string()));
         if first {
             let notice = Diagnostic::notice(
                 Code::J0003,
@@ -271,30 +283,34 @@ impl Driver {
             .row("path", path.display().to_string())
             .row("reason", error.to_string())
             .hint("free space there; writing is retried every second");
-            core.screen.alert(core.style.diagnostic(&notice));
+            self.screen.alert(self.style.diagnostic(&notice));
         }
     }
+}
 
+impl Driver {
     /// Retries failed writes, then starts the attempts that waited for them.
     pub(super) fn try_again(&mut self) {
-        let now = self.core.clock.now();
-        if self.core.recorder.retry_at().is_none_or(|at| at > now) {
+        let now = self.run.clock.now();
+        if self.run.recorder.retry_at().is_none_or(|at| at > now) {
             return;
         }
-        let Some(journal) = &mut self.core.recorder.journal else { return };
+        let Some(journal) = &mut self.run.recorder.journal else { return };
         if let Err(error) = journal.writer.retry() {
             let path = journal.run.journal();
-            return self.wait_for_room(&path, &error);
+            return self.run.wait_for_room(&path, &error);
         }
         // Starts need directories: writing works again only when those can be created too.
-        let unrecorded = std::mem::take(&mut self.core.now.unrecorded);
-        self.spawn(&unrecorded);
-        if !self.core.now.unrecorded.is_empty() {
+        self.each(|job| {
+            let unrecorded = std::mem::take(&mut job.core.job.now.unrecorded);
+            job.spawn(&unrecorded);
+        });
+        if self.jobs.values().any(|job| !job.now.unrecorded.is_empty()) {
             return;
         }
-        self.core.recorder.broken = None;
+        self.run.recorder.broken = None;
         let parts = ["the run's directory is writable again".to_owned()];
-        self.core.screen.alert(self.core.style.progress("Recorded", &parts, &time_of_day()));
-        self.work();
+        self.run.screen.alert(self.run.style.progress("Recorded", &parts, &time_of_day()));
+        self.each(|job| job.work());
     }
 }

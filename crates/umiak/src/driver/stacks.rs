@@ -8,11 +8,12 @@ use std::time::Duration;
 use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{NoStack, Observed, ProcessState, Snapshot, Subject};
+use umiak_core::machine::job::AttemptId;
 use umiak_core::status::Status;
 
-use super::Driver;
 use super::control::{ControlAnswer, ControlOrder, PATIENCE, answer, end};
 use super::stop::{ask, deaf, elsewhere, no_answer};
+use super::{Driver, JobRun};
 use crate::history::{Life, RunDir, journal, life_of};
 use crate::host::observe::{self, Seen};
 
@@ -20,10 +21,9 @@ impl Driver {
     /// Answers in a thread: reading the stacks of many replicas takes a while, and the run goes on. One at a time.
     pub(super) fn tell_stacks(&self, client: Option<UnixStream>) {
         let Some(mut client) = client else { return };
-        let core = &self.core;
         let refusal = if !self.engine.kind().capabilities().here {
             Some("the replicas of this engine do not run on this host")
-        } else if Arc::strong_count(&core.now.asked_stacks) > 1 {
+        } else if Arc::strong_count(&self.run.asked_stacks) > 1 {
             Some("another `umiak stacks` is running")
         } else {
             None
@@ -33,15 +33,21 @@ impl Driver {
             let _ = answer(&mut client, &text);
             return end(&client);
         }
-        let live = core.machine.live_ids();
-        let ranks = live.iter().filter_map(|id| {
-            let quiet = core.log(*id).and_then(|log| observe::quiet(&log.path, log.start));
-            Some((core.machine.subject(id.slot), quiet, core.pid(id.slot)?))
+        let live: Vec<(&JobRun, AttemptId)> =
+            self.jobs.values().flat_map(|job| job.machine.live_ids().into_iter().map(move |id| (job, id))).collect();
+        let ranks = live.iter().filter_map(|(job, id)| {
+            let quiet = job.log(*id).and_then(|log| observe::quiet(&log.path, log.start));
+            let mut subject = job.machine.subject(id.slot);
+            if let Some(step) = &job.step {
+                subject.replica = format!("{step}/{}", subject.replica);
+            }
+            Some((subject, quiet, job.pid(id.slot)?))
         });
         let ranks: Vec<(Subject, Option<Duration>, u32)> = ranks.collect();
-        let asked = Arc::clone(&core.now.asked_stacks);
+        let live = live.len();
+        let asked = Arc::clone(&self.run.asked_stacks);
         let worker = std::thread::Builder::new().name("stacks".to_owned()).spawn(move || {
-            let text = ControlAnswer { ok: true, error: None, live: Some(live.len()), replicas: look(&ranks) };
+            let text = ControlAnswer { ok: true, error: None, live: Some(live), replicas: look(&ranks) };
             let set = client.set_nonblocking(false).and_then(|()| client.set_write_timeout(Some(PATIENCE)));
             if let Err(error) = set.and_then(|()| answer(&mut client, &text)) {
                 debug!(%error, "the client of `stacks` has gone, or does not read");

@@ -147,7 +147,7 @@ fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
     facts.push(Fact::Stopping { reason: StopReason::User });
     facts.extend(lost(writer.status()));
     facts.push(Fact::Finished { outcome: Outcome::Stopped, exit_code: STOPPED });
-    let records = writer.number(clock.now(), facts);
+    let records = writer.number(clock.now(), facts.into_iter().map(|fact| (None, fact)));
     let written = writer.append(&records).and_then(|()| writer.sync());
     written.map_err(|error| crate::history::cannot_write(&run.journal(), &error))?;
     drop(writer);

@@ -7,18 +7,29 @@ use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
 use umiak_core::model::{OutputMode, Scope, Slot, replica_parts, signal_name};
 use umiak_sys::hooks;
 
-use super::{Driver, words};
+use super::{Driver, JobDriver, Run, Talk, words};
 use crate::clock::time_of_day;
 use crate::engine::{self, Swept};
+use crate::screen::StatusLine;
 use crate::screen::style::{Mark, duration};
 use crate::screen::summary::{self, Others, ReplicaPlace};
 
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 
-impl Driver {
+impl JobDriver<'_> {
+    /// A line about the progress of the job. About a step only in a log: on a terminal, the tree shows it.
     pub(super) fn progress(&self, verb: &str, parts: &[String]) {
-        self.core.say(|style| style.progress(verb, parts, &time_of_day()));
+        match &self.core.job.step {
+            None => self.core.run.progress(verb, parts),
+            Some(_) if !self.core.run.style.plain => {}
+            // The first part belongs to the name.
+            Some(step) => {
+                let (first, rest) =
+                    parts.split_first().map_or((String::new(), parts), |(first, rest)| (format!(" {first}"), rest));
+                self.core.run.progress(verb, &[&[format!("{step}{first}")], rest].concat());
+            }
+        }
     }
 
     pub(super) fn tell_planned(&self) {
@@ -27,35 +38,41 @@ impl Driver {
 
     /// Reports the start once every attempt that need not wait exists, before any of its output is shown.
     pub(super) fn tell_started(&mut self) {
-        let now = &self.core.now;
-        let is_ending = now.stopping.is_some() || self.core.machine.is_pausing();
+        let now = &self.core.job.now;
+        let is_ending = now.stopping.is_some() || self.core.job.machine.is_pausing();
         if now.told_started || is_ending || now.instances.is_empty() {
             return;
         }
-        if self.core.machine.starting() > 0 {
+        if self.core.job.machine.starting() > 0 {
             return;
         }
-        let waiting = self.core.machine.waiting();
-        if waiting > 0 && !self.core.plan.is_document() {
+        let waiting = self.core.job.machine.waiting();
+        if waiting > 0 && !self.core.job.plan.is_document() {
             return;
         }
-        let since = now.attempt_started.unwrap_or_else(|| self.core.clock.started());
-        let started: Vec<Slot> = self.core.slots().filter(|slot| now.instances.contains_key(slot)).collect();
-        let mut parts = vec![format!("{} in {}", words::counted(&self.core.plan, &started), duration(since.elapsed()))];
+        if self.core.job.step.is_some() {
+            let roles = words::roles(&self.core.job.plan);
+            self.core.job.now.told_started = true;
+            return self.progress("Started", &roles);
+        }
+        let since = now.attempt_started.unwrap_or_else(|| self.core.run.clock.started());
+        let started: Vec<Slot> = self.core.job.slots().filter(|slot| now.instances.contains_key(slot)).collect();
+        let mut parts =
+            vec![format!("{} in {}", words::counted(&self.core.job.plan, &started), duration(since.elapsed()))];
         if waiting > 0 {
             parts.push(format!("{waiting} waiting for other roles"));
         }
-        parts.extend(self.core.attempt_words());
-        self.core.now.told_started = true;
+        parts.extend(self.core.job.attempt_words());
+        self.core.job.now.told_started = true;
         self.progress("Started", &parts);
     }
 
     pub(super) fn tell_stopping(&self, reason: StopReason) {
-        let live: Vec<Slot> = self.core.slots().filter(|slot| self.core.is_live(*slot)).collect();
-        if live.is_empty() || self.core.talk.output != OutputMode::Human {
+        let live: Vec<Slot> = self.core.job.slots().filter(|slot| self.core.job.is_live(*slot)).collect();
+        if live.is_empty() || self.core.run.talk.output != OutputMode::Human {
             return;
         }
-        let who = words::crowd(&self.core.plan, &live).names;
+        let who = words::crowd(&self.core.job.plan, &live).names;
         let why = match reason {
             StopReason::Signal { signal } => match signal {
                 SIGINT => format!("{who} with SIGINT; press Ctrl-C again to kill"),
@@ -72,8 +89,8 @@ impl Driver {
 
     /// Describes another signal while replicas are already being stopped.
     fn answer(&self, kill: bool) -> Option<String> {
-        let live: Vec<Slot> = self.core.slots().filter(|slot| self.core.is_live(*slot)).collect();
-        let who = words::crowd(&self.core.plan, &live).names;
+        let live: Vec<Slot> = self.core.job.slots().filter(|slot| self.core.job.is_live(*slot)).collect();
+        let who = words::crowd(&self.core.job.plan, &live).names;
         let what = if kill {
             format!("{who} with SIGKILL; press Ctrl-C again to return to the shell")
         } else {
@@ -91,17 +108,6 @@ impl Driver {
         if let Some(answer) = answer {
             self.core.alert(|style| style.progress("Stopping", &[answer], &time_of_day()));
         }
-    }
-
-    /// Reports a stop requested during the final sweep.
-    pub(super) fn tell_sweeping(&self, by: &str, kill: bool) {
-        let who = words::noun(&self.core.plan);
-        let what = if kill {
-            format!("processes left behind by {who} with SIGKILL after {by}")
-        } else {
-            format!("processes left behind by {who} after {by}; press Ctrl-C again to kill")
-        };
-        self.core.alert(|style| style.progress("Stopping", &[what], &time_of_day()));
     }
 
     /// Reports a failed attempt that will be retried.
@@ -123,7 +129,7 @@ impl Driver {
 
     /// Reports a restart of the whole job, after its failed attempt was reported.
     pub(super) fn tell_restarting(&self, of: Option<u32>, delay: Duration) {
-        let attempt = self.core.machine.attempt();
+        let attempt = self.core.job.machine.attempt();
         let words = match of {
             Some(of) => format!("attempt {attempt} of {of}"),
             None => format!("attempt {attempt}"),
@@ -143,20 +149,20 @@ impl Driver {
     pub(super) fn report(&mut self, verdict: &Verdict) {
         let report = self.door.report(&mut self.core, verdict);
         let core = &mut self.core;
-        core.now.told = true;
-        core.now.told_while_going = core.machine.live().0 > 0;
-        core.screen.status(None);
-        let style = &self.core.style;
+        core.job.now.told = true;
+        core.job.now.told_while_going = core.job.machine.live().0 > 0;
+        core.run.screen.status(None);
+        let style = &self.core.run.style;
         let text = if report.instead {
             format!("{}{}", report.head, report.tail)
-        } else if self.core.talk.output == OutputMode::Quiet {
+        } else if self.core.run.talk.output == OutputMode::Quiet {
             summary::cause(style, verdict, |finding| self.place(finding))
         } else {
             let others = self.others(verdict);
             let explained = summary::failure(style, verdict, &others, |finding| self.place(finding));
             format!("{}{explained}{}", report.head, report.tail)
         };
-        self.core.screen.alert(text);
+        self.core.run.screen.alert(text);
         if let Some(notice) = report.notice {
             self.core.notice(&notice);
         }
@@ -165,26 +171,27 @@ impl Driver {
     /// Returns where it ran, and whether its output is on the console.
     fn place(&self, finding: &Finding) -> ReplicaPlace {
         let core = &self.core;
-        let is_mirrored = match (core.talk.output, core.talk.mirror) {
-            _ if core.talk.detached => false,
+        let is_mirrored = match (core.run.talk.output, core.run.talk.mirror) {
+            _ if core.run.talk.detached => false,
             (OutputMode::Json, mirror) => mirror,
-            (OutputMode::Human | OutputMode::Quiet, _) => core.style.streams_meet,
+            (OutputMode::Human | OutputMode::Quiet, _) => core.run.style.streams_meet,
         };
-        let is_shown = is_mirrored && core.slot_of(&finding.subject).is_some_and(|slot| core.is_shown(slot));
+        let is_shown = is_mirrored && core.job.slot_of(&finding.subject).is_some_and(|slot| core.job.is_shown(slot));
         ReplicaPlace { is_shown, ..self.door.place(core, finding) }
     }
 
     /// Replicas that were stopped and are not causes.
     fn others(&self, verdict: &Verdict) -> Others {
-        let now = &self.core.now;
+        let now = &self.core.job.now;
         let Some((since, _)) = now.stopping else { return Others::Nobody };
-        let causes: Vec<Slot> = verdict.causes.iter().filter_map(|cause| self.core.slot_of(&cause.subject)).collect();
-        let others = || self.core.slots().filter(|slot| !causes.contains(slot));
-        let live: Vec<Slot> = others().filter(|slot| self.core.is_live(*slot)).collect();
+        let causes: Vec<Slot> =
+            verdict.causes.iter().filter_map(|cause| self.core.job.slot_of(&cause.subject)).collect();
+        let others = || self.core.job.slots().filter(|slot| !causes.contains(slot));
+        let live: Vec<Slot> = others().filter(|slot| self.core.job.is_live(*slot)).collect();
         if !live.is_empty() {
             return Others::Going {
-                who: words::crowd(&self.core.plan, &live),
-                grace: self.core.plan.job.policy.stop.grace,
+                who: words::crowd(&self.core.job.plan, &live),
+                grace: self.core.job.plan.job.policy.stop.grace,
             };
         }
         let stopped: Vec<Slot> = others().filter(|slot| now.ends.get(slot).is_some_and(|(_, by_us)| *by_us)).collect();
@@ -192,42 +199,22 @@ impl Driver {
             return Others::Nobody;
         }
         let by = if now.killed { "SIGKILL" } else { "SIGTERM" };
-        Others::Gone { who: words::crowd(&self.core.plan, &stopped), by, after: since.elapsed() }
-    }
-
-    pub(super) fn tell_lost(&mut self, why: Option<String>) {
-        let lost = engine::lost(words::noun(&self.core.plan));
-        let lost = why.into_iter().fold(lost, |lost, why| lost.row("not restarted", why));
-        self.core.screen.alert(self.core.style.diagnostic(&lost));
-    }
-
-    pub(super) fn tell_swept(&mut self, swept: &Swept) {
-        if swept.stopped.is_empty() {
-            return;
-        }
-        let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        let text = format!("{} left processes behind, which were stopped", words::noun(&self.core.plan));
-        let mut notice = Diagnostic::notice(Code::L0025, text).row("stopped", format!("pid {}", list(&swept.stopped)));
-        if !swept.remaining.is_empty() {
-            notice = notice.row("still running", format!("pid {}", list(&swept.remaining)));
-        }
-        self.record(Fact::Swept { pids: swept.stopped.clone() });
-        self.core.say(|style| style.diagnostic(&notice));
+        Others::Gone { who: words::crowd(&self.core.job.plan, &stopped), by, after: since.elapsed() }
     }
 
     /// Reports ports that started attempts are waiting for, once they are late.
     pub(super) fn tell_awaited(&mut self) {
-        let now = self.core.clock.now();
-        let late = self.core.prober.as_mut().and_then(|prober| prober.late(now));
-        if let Some(names) = late.filter(|_| self.core.now.stopping.is_none()) {
+        let now = self.core.run.clock.now();
+        let late = self.core.job.prober.as_mut().and_then(|prober| prober.late(now));
+        if let Some(names) = late.filter(|_| self.core.job.now.stopping.is_none()) {
             self.progress("Waiting", &[format!("for a listener at {}", names.join(", "))]);
         }
     }
 
     /// Starts the roles behind this one after it took too long to listen. Its ports are not checked any more.
     pub(super) fn start_unready(&mut self, role: u16) {
-        let missing = self.core.prober.take().map(|prober| prober.missing()).unwrap_or_default();
-        let role = &self.core.plan.job.roles[role as usize];
+        let missing = self.core.job.prober.take().map(|prober| prober.missing()).unwrap_or_default();
+        let role = &self.core.job.plan.job.roles[role as usize];
         let limit = duration(role.timeouts.patience.unwrap_or_default());
         let message = format!("no server listens at {} after {limit}; starting trainers anyway", missing.join(", "));
         let hint =
@@ -236,32 +223,43 @@ impl Driver {
     }
 
     fn everybody(&self) -> String {
-        words::counted(&self.core.plan, &self.core.slots().collect::<Vec<_>>())
+        words::counted(&self.core.job.plan, &self.core.job.slots().collect::<Vec<_>>())
+    }
+
+    /// Reports the end of a step. Its failure is explained already.
+    pub(super) fn tell_step_end(&self) {
+        let (Some((outcome, code)), Some(_)) = (self.core.job.now.end, &self.core.job.step) else { return };
+        let took = duration(self.core.job.begun.elapsed());
+        match outcome {
+            Outcome::Succeeded => self.progress("Finished", &[format!("in {took}")]),
+            Outcome::Failed => self.progress("Failed", &[format!("after {took}, code {code}")]),
+            Outcome::Interrupted | Outcome::Stopped => self.progress("Stopped", &[format!("after {took}")]),
+        }
     }
 
     pub(super) fn tell_end(&self) {
-        let Some((outcome, code)) = self.core.now.end else { return };
+        let Some((outcome, code)) = self.core.job.now.end else { return };
         let core = &self.core;
-        let took = duration(core.clock.started().elapsed());
-        let run = core.recorder.run_name().filter(|_| self.core.plan.is_document());
-        let after = core.now.stopping.map_or(Duration::ZERO, |(since, _)| since.elapsed());
+        let took = duration(core.run.clock.started().elapsed());
+        let run = core.run.recorder.run_name().filter(|_| self.core.job.plan.is_document());
+        let after = core.job.now.stopping.map_or(Duration::ZERO, |(since, _)| since.elapsed());
         match outcome {
             Outcome::Succeeded => {
                 let mut parts = vec![format!("{} in {took}", self.everybody())];
-                parts.extend(core.attempt_words());
+                parts.extend(core.job.attempt_words());
                 parts.extend(run);
                 self.progress("Finished", &parts);
             }
             Outcome::Failed => {
                 if let Some(run) = run {
-                    let by = match core.now.stopping {
+                    let by = match core.job.now.stopping {
                         Some((_, StopReason::Timeout)) => "exceeded its `timeout`",
                         _ => "failed",
                     };
                     core.say(|style| format!("{} {run} {by} after {took}, code {code}\n", style.mark(Mark::Failed)));
-                } else if core.now.told_while_going {
+                } else if core.job.now.told_while_going {
                     // At the time of the report they were still stopping.
-                    let how = match (core.now.abandoned, core.now.killed) {
+                    let how = match (core.job.now.abandoned, core.job.now.killed) {
                         (true, _) => "not all stopped, even by SIGKILL,",
                         (false, true) => "all stopped by SIGKILL",
                         (false, false) => "all stopped by SIGTERM",
@@ -270,7 +268,7 @@ impl Driver {
                 }
             }
             Outcome::Interrupted | Outcome::Stopped => {
-                let by = match core.now.stopping {
+                let by = match core.job.now.stopping {
                     Some((_, StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => {
                         Some(short_signal(signal))
                     }
@@ -278,8 +276,8 @@ impl Driver {
                     _ => self.door.stopped_by(),
                 };
                 let Some(by) = by else { return };
-                let how = if core.now.killed { "killed" } else { "ended" };
-                let what = if core.machine.is_pausing() {
+                let how = if core.job.now.killed { "killed" } else { "ended" };
+                let what = if core.job.machine.is_pausing() {
                     " before the restart".to_owned()
                 } else {
                     format!(": {} {how} within {}", self.everybody(), duration(after))
@@ -289,26 +287,83 @@ impl Driver {
             }
         }
     }
+}
+
+impl Driver {
+    /// The plural noun for what the run runs.
+    fn noun(&self) -> &'static str {
+        self.jobs.values().next().map_or("replicas", |job| words::noun(&job.plan))
+    }
+
+    /// Reports a stop requested during the final sweep.
+    pub(super) fn tell_sweeping(&self, by: &str, kill: bool) {
+        let who = self.noun();
+        let what = if kill {
+            format!("processes left behind by {who} with SIGKILL after {by}")
+        } else {
+            format!("processes left behind by {who} after {by}; press Ctrl-C again to kill")
+        };
+        self.run.alert(|style| style.progress("Stopping", &[what], &time_of_day()));
+    }
+
+    pub(super) fn tell_lost(&mut self, why: Option<String>) {
+        let lost = engine::lost(self.noun());
+        let lost = why.into_iter().fold(lost, |lost, why| lost.row("not restarted", why));
+        self.run.screen.alert(self.run.style.diagnostic(&lost));
+    }
+
+    pub(super) fn tell_swept(&mut self, swept: &Swept) {
+        self.run.tell_swept(self.noun(), swept);
+    }
+
+    /// The status line; `None` once a report replaces it.
+    fn status(&mut self) -> Option<StatusLine> {
+        match &self.conducted {
+            Some(conducted) => Some(conducted.steps.status(&self.run)),
+            None => self.first().filter(|job| !job.core.job.now.told).map(|job| words::status(&job.core)),
+        }
+    }
 
     /// Prints one line a minute to a plain log, to show that the run continues.
     pub(super) fn tell_heartbeat(&mut self) {
         let every = hooks::heartbeat();
-        let core = &self.core;
-        let is_due = core.now.heartbeat_at.is_some_and(|at| at <= core.clock.now());
-        if is_due && !core.now.told {
-            let (verb, parts) = words::status(core).plain();
-            core.screen.heartbeat(core.style.progress(verb, &parts, &time_of_day()), every);
+        let is_due = self.run.heartbeat_at.is_some_and(|at| at <= self.run.clock.now());
+        if let Some(status) = is_due.then(|| self.status()).flatten() {
+            let (verb, parts) = status.plain();
+            let line = self.run.style.progress(verb, &parts, &time_of_day());
+            self.run.screen.heartbeat(line, every);
         }
-        let is_wanted = core.style.plain && core.talk.output == OutputMode::Human && !core.talk.detached;
-        if is_wanted && (is_due || core.now.heartbeat_at.is_none()) {
-            self.core.now.heartbeat_at = Some(self.core.clock.now() + every);
+        let Talk { output, detached, .. } = self.run.talk;
+        let is_wanted = self.run.style.plain && output == OutputMode::Human && !detached;
+        if is_wanted && (is_due || self.run.heartbeat_at.is_none()) {
+            self.run.heartbeat_at = Some(self.run.clock.now() + every);
         }
     }
 
     pub(super) fn show_status(&mut self) {
-        if self.core.style.live && !self.core.now.told && self.core.talk.output == OutputMode::Human {
-            self.core.screen.status(Some(words::status(&self.core)));
+        if self.run.style.live
+            && self.run.talk.output == OutputMode::Human
+            && let Some(status) = self.status()
+        {
+            self.run.screen.status(Some(status));
         }
+    }
+}
+
+impl Run {
+    /// Records and shows which processes were left behind.
+    pub(super) fn tell_swept(&mut self, noun: &str, swept: &Swept) {
+        if swept.stopped.is_empty() {
+            return;
+        }
+        let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let text = format!("{noun} left processes behind, which were stopped");
+        let mut notice = Diagnostic::notice(Code::L0025, text).row("stopped", format!("pid {}", list(&swept.stopped)));
+        if !swept.remaining.is_empty() {
+            notice = notice.row("still running", format!("pid {}", list(&swept.remaining)));
+        }
+        self.recorder.fact(None, Fact::Swept { pids: swept.stopped.clone() });
+        self.say(|style| style.diagnostic(&notice));
     }
 }
 

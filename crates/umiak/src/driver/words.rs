@@ -25,6 +25,15 @@ pub(crate) fn everywhere(plan: &Plan) -> String {
     counted_parts(&parts, has_parts(plan))
 }
 
+/// What a step starts: nothing more than its name if that is one replica.
+pub(super) fn roles(plan: &Plan) -> Vec<String> {
+    if plan.replicas.len() == 1 {
+        return Vec::new();
+    }
+    let roles: Vec<String> = plan.job.roles.iter().map(|role| format!("{} {}", role.replicas, role.name)).collect();
+    vec![format!("({})", roles.join(", "))]
+}
+
 /// Counts replicas of this node.
 pub(super) fn counted(plan: &Plan, slots: &[Slot]) -> String {
     if plan.is_document() {
@@ -40,6 +49,7 @@ pub(super) fn counted(plan: &Plan, slots: &[Slot]) -> String {
 fn counted_parts(parts: &[(Part, u32)], has_parts: bool) -> String {
     let word = |part: Part| match part {
         _ if !has_parts => "rank",
+        Part::Leader => "leader",
         Part::Server => "server",
         Part::Trainer => "trainer",
         Part::Coordinator => "coordinator",
@@ -70,25 +80,25 @@ pub(crate) fn crowd(plan: &Plan, slots: &[Slot]) -> Crowd {
 }
 
 /// The status line of a running job.
-pub(super) fn status(core: &Core) -> StatusLine {
-    let plan = &core.plan;
-    let stopping = core.now.stopping.is_some();
-    let doing = if let Some(at) = &core.now.pause {
-        Activity::Waiting(format!("attempt {} starts at {at}", core.machine.attempt() + 1))
+pub(super) fn status(core: &Core<'_>) -> StatusLine {
+    let plan = &core.job.plan;
+    let stopping = core.job.now.stopping.is_some();
+    let doing = if let Some(at) = &core.job.now.pause {
+        Activity::Waiting(format!("attempt {} starts at {at}", core.job.machine.attempt() + 1))
     } else if plan.is_document() || has_parts(plan) {
         let roles = plan.job.roles.iter().enumerate().filter(|(_, role)| role.replicas > 0);
         let live = |(position, role): (usize, &umiak_core::model::Role)| {
-            let (live, all) = core.machine.live_of(position as u16);
+            let (live, all) = core.job.machine.live_of(position as u16);
             (role.name.to_string(), live, all)
         };
         Activity::Roles { roles: roles.map(live).collect(), stopping }
     } else {
-        let (live, total) = core.machine.live();
+        let (live, total) = core.job.machine.live();
         Activity::Ranks { live, total, stopping }
     };
-    let run = core.recorder.run_name().filter(|_| plan.is_document()).map(|run| format!("{run} "));
+    let run = core.run.recorder.run_name().filter(|_| plan.is_document()).map(|run| format!("{run} "));
     let job = format!("{}{}", run.unwrap_or_default(), plan.name);
-    StatusLine { job, since: core.clock.started(), doing }
+    StatusLine { job, since: core.run.clock.started(), doing }
 }
 
 /// The plan as a fact for the journal.

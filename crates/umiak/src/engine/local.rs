@@ -12,12 +12,13 @@ use tracing::{debug, info, trace, warn};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Device, Exit, Instance, Slot, SpawnError, SpawnStage, StepIndex, StopHow};
+use umiak_core::model::{Device, Exit, Instance, Mount, Slot, SpawnError, SpawnStage, StepIndex, StopHow};
 use umiak_core::plan::{Plan, Process};
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian, GuardianOptions};
 use umiak_sys::memory::MemoryCgroup;
+use umiak_sys::mounts::BoundDirectory;
 use umiak_sys::ports::{LeaseRequest, Leased, PortRange};
 use umiak_sys::protocol::{
     Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SCRIPT, SpawnAction,
@@ -367,6 +368,7 @@ impl Engine for Local {
                 log: bytes(&start.process.log.path),
                 cpus: if start.bound { Vec::new() } else { start.process.cpus.clone() },
                 inherit_stdin: start.process.inherit_stdin,
+                mounts: start.process.mounts.iter().map(bound).collect(),
             })
             .collect();
         let limits: Vec<ProcessLimits> = starts.into_iter().filter_map(limits).collect();
@@ -398,6 +400,10 @@ impl Engine for Local {
 
     fn forsake(&mut self, targets: &[AttemptId]) {
         self.send(&Command::Forsake(keys(targets)));
+    }
+
+    fn retire(&mut self, step: StepIndex) {
+        self.send(&Command::Retire { job: step.0 });
     }
 
     fn keep(&mut self, lock: BorrowedFd<'_>) {
@@ -541,8 +547,14 @@ fn stage(doing: SpawnAction) -> SpawnStage {
         SpawnAction::ChangeDirectory => SpawnStage::ChangeDirectory,
         SpawnAction::LimitMemory => SpawnStage::LimitMemory,
         SpawnAction::BindCpus => SpawnStage::BindCpus,
+        SpawnAction::Mount => SpawnStage::Mount,
         SpawnAction::Execute => SpawnStage::Execute,
     }
+}
+
+/// A mount for the kernel.
+pub(crate) fn bound(mount: &Mount) -> BoundDirectory {
+    BoundDirectory { source: mount.dir.clone(), target: mount.path.clone(), read_only: mount.read_only }
 }
 
 fn bytes(path: &Path) -> Vec<u8> {
@@ -600,6 +612,7 @@ mod tests {
             inherit_stdin: false,
             cpus: Vec::new(),
             memory: None,
+            mounts: Vec::new(),
         };
         let id = AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt: 1 };
         Start { id, process, bound: false }

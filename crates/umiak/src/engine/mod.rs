@@ -214,6 +214,9 @@ pub(crate) trait Engine {
     /// Clears leftovers of attempts that have ended and will restart while others run.
     fn forsake(&mut self, _: &[AttemptId]) {}
 
+    /// Clears leftovers of a job that has ended, while other jobs run.
+    fn retire(&mut self, _: StepIndex) {}
+
     /// Returns true if the engine reports when this attempt is ready; otherwise its ports are probed.
     fn await_ready(&mut self, _: AttemptId) -> bool {
         false

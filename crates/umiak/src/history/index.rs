@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,9 @@ pub struct IndexEntry {
     pub code: Option<u8>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<RoleSize>,
+    /// The number of steps of a pipeline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     #[serde(default)]
@@ -112,6 +116,7 @@ impl IndexEntry {
             ended: state.is_finished().then_some(status.last),
             code,
             roles: roles(status),
+            steps: status.steps,
             labels: BTreeMap::new(),
             user: user(),
             damaged: false,
@@ -180,23 +185,25 @@ struct Highest {
     highest: RunId,
 }
 
-/// Appends a line: a run begins, or has ended. One write, so that processes can append concurrently.
+/// Appends a line: a run begins, or has ended.
 pub fn append(home: &Home, entry: &IndexEntry) -> Result<(), Error> {
     let mut line = serde_json::to_vec(entry).expect("an entry is JSON");
     line.push(b'\n');
     let path = home.index();
-    let opened = regular::open(File::options().append(true).create(true).mode(0o600), &path);
-    let written = opened.and_then(|mut file| {
-        // An incomplete line of another process must not corrupt ours.
-        if !ends_a_line(&path)? {
-            line.insert(0, b'\n');
-        }
-        file.write_all(&line)
-    });
-    written.map_err(|source| Error::Home { doing: "write", path, source })
+    append_line(&path, line).map_err(|source| Error::Home { doing: "write", path, source })
 }
 
-fn ends_a_line(path: &std::path::Path) -> io::Result<bool> {
+/// Appends a line to a file, which is created with mode 0600. One write, so that processes can append concurrently.
+pub(super) fn append_line(path: &Path, mut line: Vec<u8>) -> io::Result<()> {
+    let mut file = regular::open(File::options().append(true).create(true).mode(0o600), path)?;
+    // An incomplete line of another process must not corrupt ours.
+    if !ends_a_line(path)? {
+        line.insert(0, b'\n');
+    }
+    file.write_all(&line)
+}
+
+fn ends_a_line(path: &Path) -> io::Result<bool> {
     let mut file = regular::open_to_read(path)?;
     if file.metadata()?.len() == 0 {
         return Ok(true);

@@ -87,7 +87,7 @@ mod tests {
     use crate::history::journal::Writer;
 
     fn write(writer: &mut Writer, fact: Fact) {
-        let records = writer.number(Timestamp::from_micros(7), [fact]);
+        let records = writer.number(Timestamp::from_micros(7), [(None, fact)]);
         writer.append(&records).unwrap();
     }
 

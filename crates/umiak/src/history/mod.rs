@@ -10,7 +10,11 @@
 //! | [`index`] | the index that `ls` reads; derived from the journals |
 //! | [`life`](life()) | whether a run has a supervisor |
 //! | [`remove`] | removes runs |
+//! | [`cache`] | results of steps that later runs may use |
+//! | [`artifact`] | reads and hashes artifacts of steps |
 
+pub mod artifact;
+pub mod cache;
 mod error;
 pub mod find;
 pub mod home;

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::{Error, Home, RunDir, RunId, index, journal};
+use super::{Error, Home, RunDir, RunId, cache, index, journal};
 
 /// Prefix of directories that are being removed; they do not count as runs.
 const GOING: &str = ".removed-";
@@ -21,6 +21,8 @@ pub fn remove(home: &Home, runs: &[RunDir]) -> Result<(), Error> {
     });
     if !gone.is_empty() {
         index::forget(home, &gone)?;
+        // Their results are not used any more, whether or not they are still listed.
+        let _ = cache::sweep(home);
     }
     result
 }

@@ -1,5 +1,6 @@
 //! One run: its number, its files, and its supervisor.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
@@ -10,6 +11,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tracing::debug;
+use twox_hash::XxHash3_64;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::model::StepName;
 
@@ -162,7 +164,7 @@ impl RunDir {
     /// Directories of attempts: of the run's only job, or of one of its steps.
     pub fn tasks(&self, step: Option<&StepName>) -> PathBuf {
         let tasks = self.path.join("tasks");
-        step.map_or(tasks.clone(), |step| tasks.join(step.as_str()))
+        step.map_or(tasks.clone(), |step| tasks.join(&*file_name(step.as_str())))
     }
 
     pub fn supervisor_log(&self) -> PathBuf {
@@ -175,8 +177,14 @@ impl RunDir {
     }
 
     /// The log in the directory of an attempt, unless the plan names a file elsewhere.
-    pub fn own_log(&self, replica: &str, attempt: u32, planned: Option<&Path>) -> Option<PathBuf> {
-        let own = self.attempt(None, replica, attempt).join("log");
+    pub fn own_log(
+        &self,
+        step: Option<&StepName>,
+        replica: &str,
+        attempt: u32,
+        planned: Option<&Path>,
+    ) -> Option<PathBuf> {
+        let own = self.attempt(step, replica, attempt).join("log");
         let is_own = planned.is_none_or(|planned| self.path.join(planned).starts_with(self.tasks(None)));
         (is_own || own.exists()).then_some(own)
     }
@@ -202,6 +210,18 @@ impl RunDir {
     pub fn read_supervisor(&self) -> Option<Supervisor> {
         serde_json::from_slice(&umiak_sys::regular::read(&self.supervisor()).ok()?).ok()
     }
+}
+
+/// The name of a step as a file name. Names of deeply nested steps are too long for one: they end with a checksum.
+fn file_name(name: &str) -> Cow<'_, str> {
+    const MOST: usize = 200;
+    if name.len() <= MOST {
+        return name.into();
+    }
+    let sum = format!("-{:016x}", XxHash3_64::oneshot(name.as_bytes()));
+    let fits = |at: &usize| name.is_char_boundary(*at);
+    let begin = (0..=MOST - sum.len()).rev().find(fits).unwrap_or_default();
+    format!("{}{sum}", &name[..begin]).into()
 }
 
 /// Writes a temporary file and renames it to `path`: readers see the old content or the new. Mode 0600.
@@ -313,6 +333,19 @@ mod tests {
         {
             assert!(wrong.parse::<RunId>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn directories_of_steps_have_names_that_file_systems_accept() {
+        let (_directory, home) = home();
+        let run = RunDir::create(&home).unwrap();
+        let tasks = |name: &str| run.tasks(Some(&StepName::new(name).unwrap()));
+        assert!(tasks("dag.3.child").ends_with("tasks/dag.3.child"));
+        let deep = "é-very-long-name.".repeat(40);
+        let (one, other) = (tasks(&format!("{deep}a")), tasks(&format!("{deep}b")));
+        assert_ne!(one, other);
+        fs::create_dir_all(&one).unwrap();
+        assert!(one.parent().unwrap().ends_with("tasks"), "one directory");
     }
 
     #[test]

@@ -46,7 +46,7 @@ enum Attention {
 /// A file, and the position up to which it has been shown.
 #[derive(Debug)]
 struct Mirror {
-    rank: u32,
+    key: u64,
     /// If several are shown.
     lines: Option<Prefixed>,
     file: File,
@@ -71,15 +71,15 @@ pub(super) struct Mirrors {
 
 impl Mirrors {
     /// Follows the output of this replica in `path`, from `offset`.
-    pub(super) fn follow(&mut self, rank: u32, lines: Option<Prefixed>, path: &Path, offset: u64) -> io::Result<()> {
+    pub(super) fn follow(&mut self, key: u64, lines: Option<Prefixed>, path: &Path, offset: u64) -> io::Result<()> {
         if self.all.len() == FEW {
             umiak_sys::limits::raise();
         }
         let number = logger::numbers(path).last().map_or(1, |last| last + 1);
         let attention = Attention::Young { since: Instant::now() };
         let file = open(path)?;
-        let mirror = Mirror { rank, lines, file, attention, offset, path: path.to_owned(), number, is_due: false };
-        match self.find(rank) {
+        let mirror = Mirror { key, lines, file, attention, offset, path: path.to_owned(), number, is_due: false };
+        match self.find(key) {
             None => self.all.push(mirror),
             Some(index) => {
                 self.unwatch(index);
@@ -91,13 +91,13 @@ impl Mirrors {
         Ok(())
     }
 
-    fn find(&self, rank: u32) -> Option<usize> {
-        self.all.iter().position(|mirror| mirror.rank == rank)
+    fn find(&self, key: u64) -> Option<usize> {
+        self.all.iter().position(|mirror| mirror.key == key)
     }
 
     /// The index of this replica, or all indices.
-    fn of(&self, rank: Option<u32>) -> Vec<usize> {
-        rank.map_or_else(|| (0..self.all.len()).collect(), |rank| self.find(rank).into_iter().collect())
+    fn of(&self, key: Option<u64>) -> Vec<usize> {
+        key.map_or_else(|| (0..self.all.len()).collect(), |key| self.find(key).into_iter().collect())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -222,8 +222,8 @@ impl Mirrors {
     }
 
     /// The writer of this file, or of all, is being stopped, or has ended.
-    pub(super) fn let_go(&mut self, rank: Option<u32>, ended: bool) {
-        for index in self.of(rank) {
+    pub(super) fn let_go(&mut self, key: Option<u64>, ended: bool) {
+        for index in self.of(key) {
             self.unwatch(index);
             let attention = &mut self.all[index].attention;
             if ended || !matches!(attention, Attention::Ended) {
@@ -234,8 +234,8 @@ impl Mirrors {
     }
 
     /// The file of this rank has a writer again.
-    pub(super) fn take_up(&mut self, rank: u32) {
-        for index in self.of(Some(rank)) {
+    pub(super) fn take_up(&mut self, key: u64) {
+        for index in self.of(Some(key)) {
             self.unwatch(index);
             self.all[index].attention = Attention::Young { since: Instant::now() };
         }

@@ -58,9 +58,9 @@ enum Message {
     /// Mirror this file from this offset.
     Follow { source: Mirrored, path: PathBuf, offset: u64 },
     /// The writer of this rank's file, or of all, is being stopped, or has ended.
-    LetGo { rank: Option<u32>, ended: bool },
+    LetGo { key: Option<u64>, ended: bool },
     /// This rank's file has a writer again.
-    TakeUp { rank: u32 },
+    TakeUp { key: u64 },
     /// Mirror the rest, erase the status line, and end the thread.
     Close,
 }
@@ -76,6 +76,8 @@ pub enum MirrorTo {
 /// A replica whose output is mirrored.
 #[derive(Debug)]
 pub struct Mirrored {
+    /// Tells mirrors apart.
+    pub key: u64,
     pub rank: u32,
     /// With several replicas: its name, and the width of the longest name.
     pub name: Option<(String, usize)>,
@@ -163,17 +165,17 @@ impl Screen {
     }
 
     /// A mirrored rank, or all of them, is being stopped, or has ended.
-    pub fn let_go(&self, rank: Option<u32>, ended: bool) {
-        if rank.is_none() && !ended {
+    pub fn let_go(&self, key: Option<u64>, ended: bool) {
+        if key.is_none() && !ended {
             self.is_stopping.store(true, Ordering::Relaxed);
         }
-        self.send(Message::LetGo { rank, ended });
+        self.send(Message::LetGo { key, ended });
     }
 
     /// A mirrored rank has been started, maybe again.
-    pub fn take_up(&self, rank: u32) {
+    pub fn take_up(&self, key: u64) {
         self.is_stopping.store(false, Ordering::Relaxed);
-        self.send(Message::TakeUp { rank });
+        self.send(Message::TakeUp { key });
     }
 
     /// Tells the thread to finish; [`Screen::done`] is readable when it has.
@@ -289,8 +291,8 @@ impl Painter {
                             self.follow(source, &path, offset);
                         }
                     }
-                    Message::TakeUp { rank } => self.mirrors.take_up(rank),
-                    Message::LetGo { rank, ended } => self.mirrors.let_go(rank, ended),
+                    Message::TakeUp { key } => self.mirrors.take_up(key),
+                    Message::LetGo { key, ended } => self.mirrors.let_go(key, ended),
                     Message::Close => {
                         // All writers have ended: read every file to its end.
                         for index in 0..self.mirrors.len() {
@@ -323,11 +325,11 @@ impl Painter {
         };
         let is_coloured =
             if self.mirror_to == MirrorTo::Stdout { self.style.colour_of_data } else { self.style.colour };
-        let Mirrored { rank, name, is_interactive } = source;
+        let Mirrored { key, rank, name, is_interactive } = source;
         let lines = name.map(|(name, width)| {
             Prefixed::new(lines::prefix(&name, width, rank, is_coloured).into_bytes(), is_terminal, is_interactive)
         });
-        if let Err(error) = self.mirrors.follow(rank, lines, path, offset) {
+        if let Err(error) = self.mirrors.follow(key, lines, path, offset) {
             let path = path.display();
             self.held.push(format!("the output in {path} cannot be shown ({error}); the job continues\n"));
         }

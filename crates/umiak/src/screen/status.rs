@@ -31,6 +31,8 @@ pub enum Activity {
         roles: Vec<(String, usize, usize)>,
         stopping: bool,
     },
+    /// Steps of a pipeline.
+    Steps { done: usize, all: usize, running: usize, failed: usize, stopping: bool },
 }
 
 impl StatusLine {
@@ -47,6 +49,12 @@ impl StatusLine {
                 let running = style.mark(Mark::Running);
                 let words = roles.iter().map(|(name, live, total)| format!("{name} {live}/{total} {running}"));
                 with_hint(words.collect::<Vec<_>>().join("  "), *stopping)
+            }
+            Activity::Steps { done, all, running, failed, stopping } => {
+                let failed =
+                    if *failed > 0 { format!("  {failed} {}", style.mark(Mark::Failed)) } else { String::new() };
+                let steps = format!("{done}/{all} steps  {running} {}{failed}", style.mark(Mark::Running));
+                with_hint(steps, *stopping)
             }
         };
         let mark = style.mark(mark);
@@ -72,6 +80,11 @@ impl StatusLine {
             Activity::Roles { roles, stopping } => {
                 let words = roles.iter().map(|(name, live, total)| format!("{name} {live}/{total}"));
                 (verb(*stopping), words.collect())
+            }
+            Activity::Steps { done, all, running, failed, stopping } => {
+                let words =
+                    vec![format!("{done}/{all} steps"), format!("{running} running"), format!("{failed} failed")];
+                (verb(*stopping), words)
             }
         };
         parts.push(format!("{} since the start", clock(self.since.elapsed())));

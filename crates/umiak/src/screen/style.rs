@@ -36,7 +36,22 @@ pub enum Mark {
     Failed,
     Stopped,
     Restarted,
+    /// The result of an earlier run is used.
+    Cached,
     Lost,
+}
+
+impl Mark {
+    pub const ALL: [Self; 8] = [
+        Self::Waiting,
+        Self::Running,
+        Self::Done,
+        Self::Failed,
+        Self::Stopped,
+        Self::Restarted,
+        Self::Cached,
+        Self::Lost,
+    ];
 }
 
 impl Style {
@@ -84,6 +99,7 @@ impl Style {
             Mark::Failed => ("✗", "x"),
             Mark::Stopped => ("⊘", "-"),
             Mark::Restarted => ("↻", "r"),
+            Mark::Cached => ("≈", "="),
             Mark::Lost => ("?", "?"),
         };
         if self.ascii { ascii } else { fancy }

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use umiak_core::facts::{Fact, Finding, KernelFact, Limit, Outcome, StopReason, Verdict, Weight};
-use umiak_core::model::{Exit, signal_name};
-use umiak_core::status::{Ended, Stage, State, Status};
+use umiak_core::diag::shown;
+use umiak_core::facts::{Fact, Finding, KernelFact, Limit, NodeEnd, Outcome, StopReason, Verdict, Weight};
+use umiak_core::model::{Exit, StepName, signal_name};
+use umiak_core::status::{Ended, PipelineStatus, Stage, State, Status};
 
 use super::facts::{describe, engine, list, stop_reason};
 use super::run::{after_loss, head, how, nodes, place};
@@ -15,6 +16,7 @@ use super::standing::{LoadedRun, RunStanding};
 use super::time::moment;
 use crate::history::RunId;
 use crate::screen::Style;
+use crate::screen::style::Mark;
 use crate::screen::summary::{self, Others};
 
 /// What `umiak explain RUN --output json` prints: what the journal has about the failures of a run.
@@ -33,6 +35,68 @@ pub(crate) struct ExplainedRun {
     tolerated: Vec<Finding>,
     /// When the process that runs the replicas was killed from outside, and the live replicas with it.
     engine_losses: Vec<EngineLoss>,
+    /// The step of a pipeline that this is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<StepName>,
+    /// The failed steps of a pipeline.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) steps: Vec<ExplainedRun>,
+    /// Nodes of a pipeline that could not start, with the reasons.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) refused: Vec<(String, String)>,
+    /// The number of nodes of a pipeline that were cancelled, or stopped, because of others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cancelled: Option<usize>,
+}
+
+/// What a pipeline's failure consists of.
+#[derive(Debug)]
+pub(crate) struct FailedNodes {
+    /// Names of steps, whose jobs have failed.
+    pub(crate) failed: Vec<String>,
+    /// With the reasons.
+    pub(crate) refused: Vec<(String, String)>,
+    pub(crate) cancelled: usize,
+}
+
+impl FailedNodes {
+    pub(crate) fn new(pipeline: &PipelineStatus) -> Self {
+        let (mut failed, mut refused, mut cancelled) = (Vec::new(), Vec::new(), 0);
+        for (name, node) in pipeline.nodes() {
+            match (node.ended(), node.refused(), node.job_status()) {
+                (_, Some(reason), _) => refused.push((name.to_owned(), reason.to_owned())),
+                (Some(NodeEnd::Failed), None, Some(_)) => failed.push(name.to_owned()),
+                (Some(NodeEnd::Cancelled | NodeEnd::Stopped), ..) => cancelled += 1,
+                _ => {}
+            }
+        }
+        let began = |name: &String| pipeline.node(name).map(|node| node.times().1);
+        failed.sort_by_key(began);
+        Self { failed, refused, cancelled }
+    }
+
+    /// What is told about the run itself, before its failed steps.
+    pub(crate) fn human(&self, style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)]) -> String {
+        let mut text = head(style, loaded);
+        for (at, fact) in told.iter().skip_while(|(_, fact)| matches!(fact, Fact::Supervised(_))) {
+            let _ = writeln!(text, "\n{} {}", style.dim(&moment(*at)), describe(fact));
+        }
+        for (name, reason) in &self.refused {
+            let _ = writeln!(text, "\n{}", style.red(&format!("{} {name} could not start", style.mark(Mark::Failed))));
+            let _ = writeln!(text, "  {}", shown(reason));
+        }
+        if self.failed.is_empty() && self.refused.is_empty() {
+            let _ = writeln!(text, "\n{}", without_verdict(loaded));
+        }
+        if self.cancelled > 0 {
+            let nodes = if self.cancelled == 1 { "node was" } else { "nodes were" };
+            let _ = writeln!(text, "\n{} {nodes} stopped or cancelled because of that", self.cancelled);
+        }
+        if loaded.standing == RunStanding::Lost {
+            let _ = writeln!(text, "{} {}", style.yellow("hint:"), after_loss(loaded));
+        }
+        text
+    }
 }
 
 /// The loss of the process that runs the replicas.
@@ -121,6 +185,10 @@ impl ExplainedRun {
             attempts: attempts.collect(),
             tolerated,
             engine_losses: losses.collect(),
+            step: loaded.status.step.clone(),
+            steps: Vec::new(),
+            refused: Vec::new(),
+            cancelled: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use umiak_core::diag::{shown, shown_json};
-use umiak_core::facts::{Began, Fact, Limit, Outcome, Record, StopReason, Subject};
+use umiak_core::facts::{Began, Fact, Limit, NodeEnd, Outcome, Record, SkipReason, StopReason, Subject};
 use umiak_core::model::{FIRST_ATTEMPT, StopHow, signal_name};
 
 use super::Output;
@@ -39,7 +39,8 @@ impl RecordLines {
             }
             Output::Human => {
                 let stale = if is_stale { " (ignored: written by a replaced supervisor)" } else { "" };
-                let line = format!("{}  {}{stale}\n", moment(record.at), describe(&record.fact));
+                let step = record.step.as_ref().map(|step| format!("{}: ", shown(step.as_str()))).unwrap_or_default();
+                let line = format!("{}  {step}{}{stale}\n", moment(record.at), describe(&record.fact));
                 text.extend_from_slice(line.as_bytes());
             }
             Output::Quiet => {}
@@ -62,7 +63,7 @@ pub(super) fn list(names: &[String]) -> String {
     }
 }
 
-fn plural(count: usize) -> &'static str {
+pub(super) fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
@@ -130,6 +131,16 @@ fn words(fact: &Fact) -> String {
             let headline = headline.map(|line| format!(": {}", line.text)).unwrap_or_default();
             format!("the cause is {}{headline}", list(&names))
         }
+        Fact::Pipeline(planned) => format!("pipeline {}, {} steps", planned.pipeline, planned.steps),
+        Fact::Resolved(_) => "its values are known".to_owned(),
+        Fact::Looping { items } => format!("a loop over {} items", items.len()),
+        Fact::Entered => "begins".to_owned(),
+        Fact::Skipped { why: SkipReason::Condition } => "skipped: its condition is false".to_owned(),
+        Fact::Skipped { why: SkipReason::Disabled } => "skipped: disabled".to_owned(),
+        Fact::Skipped { why: SkipReason::NoItems } => "skipped: its loop has no items".to_owned(),
+        Fact::Cached { from_run, from_step } => format!("cached from step {from_step} of {from_run}"),
+        Fact::Refused { reason } => format!("could not start: {reason}"),
+        Fact::Left { end } => node_end(*end).to_owned(),
         Fact::Noticed { code, message } => format!("notice[{code}]: {message}"),
         Fact::Ignored { event, state } => format!("ignored {event}: {state}"),
         Fact::EngineLost { pid } => format!("{}, which runs the replicas, was killed from outside", engine(*pid)),
@@ -182,5 +193,16 @@ pub(crate) fn stop_reason(reason: StopReason) -> String {
         StopReason::Signal { signal } | StopReason::SecondSignal { signal } => {
             format!("umiak received {}", signal_name(signal))
         }
+    }
+}
+
+pub(super) fn node_end(end: NodeEnd) -> &'static str {
+    match end {
+        NodeEnd::Succeeded => "succeeded",
+        NodeEnd::Failed => "failed",
+        NodeEnd::Stopped => "stopped",
+        NodeEnd::Cancelled => "cancelled",
+        NodeEnd::Skipped => "skipped",
+        NodeEnd::Cached => "cached",
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::facts::plural;
 use super::standing::RunStanding;
 use super::table::{Giving, TableCell, table};
 use super::time::{ago, between};
@@ -45,6 +46,9 @@ pub(crate) struct ListedRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<u8>,
     pub roles: Vec<RoleSize>,
+    /// The number of steps of a pipeline; each loop counts once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     pub user: String,
@@ -52,13 +56,13 @@ pub(crate) struct ListedRun {
 
 impl ListedRun {
     pub(crate) fn new(entry: IndexEntry, standing: &RunStanding) -> Self {
-        let IndexEntry { run, name, command, engine, created, ended, code, roles, labels, user, .. } = entry;
+        let IndexEntry { run, name, command, engine, created, ended, code, roles, steps, labels, user, .. } = entry;
         let host = match standing {
             RunStanding::Elsewhere(host) => Some(host.clone()),
             _ => None,
         };
         let status = standing.word().to_owned();
-        Self { run, name, command, engine, status, host, created, ended, code, roles, labels, user }
+        Self { run, name, command, engine, status, host, created, ended, code, roles, steps, labels, user }
     }
 }
 
@@ -78,7 +82,7 @@ pub(crate) fn human(style: &Style, chosen: &[(IndexEntry, RunStanding)], now: u6
                 entry.name.clone().into(),
                 ago(entry.created, now).into(),
                 end.map(|end| between(entry.created, end)).unwrap_or_default().into(),
-                roles(&entry.roles).into(),
+                size(entry).into(),
                 entry.code.map(|code| code.to_string()).unwrap_or_default().into(),
                 entry.command.clone().into(),
             ]
@@ -88,7 +92,14 @@ pub(crate) fn human(style: &Style, chosen: &[(IndexEntry, RunStanding)], now: u6
     table(style, &heads, &rows, Giving { cut: &[7, 5, 2], drop: &[7, 5, 4, 6, 3], last: &[1] })
 }
 
-/// `pserver 2, trainer 4`.
-pub(crate) fn roles(roles: &[RoleSize]) -> String {
+/// `pserver 2, trainer 4`; of a pipeline, `5 steps`.
+pub(crate) fn size(entry: &IndexEntry) -> String {
+    match entry.steps {
+        Some(steps) => format!("{steps} step{}", plural(steps as usize)),
+        None => roles(&entry.roles),
+    }
+}
+
+fn roles(roles: &[RoleSize]) -> String {
     roles.iter().map(|role| format!("{} {}", role.role, role.replicas)).collect::<Vec<_>>().join(", ")
 }

@@ -1,7 +1,11 @@
 //! The output of replicas: lines with the replica's name and the time in front, or JSON. Text lines may have any bytes.
 
+use std::collections::HashMap;
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::Serialize;
+use umiak_core::model::StepName;
 
 use super::Output;
 use super::time::moment;
@@ -14,6 +18,9 @@ use crate::screen::lines::{Lines, prefix};
 pub(crate) struct LogLine<'a> {
     v: u32,
     run: &'a str,
+    /// The step, if the run is a pipeline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<&'a StepName>,
     replica: &'a str,
     attempt: u32,
     /// Bytes that are not UTF-8 are replaced.
@@ -26,6 +33,23 @@ pub(crate) struct LogLine<'a> {
     exact: Option<bool>,
 }
 
+/// A replica that writes a log: of the run's only job, or of one of its steps.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct LogOwner {
+    pub(crate) step: Option<StepName>,
+    pub(crate) replica: String,
+}
+
+impl fmt::Display for LogOwner {
+    /// `trainer-0`, `train/trainer-0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.step {
+            Some(step) => write!(f, "{step}/{}", self.replica),
+            None => f.write_str(&self.replica),
+        }
+    }
+}
+
 /// How lines are printed.
 #[derive(Debug)]
 pub(crate) struct LogPrinter {
@@ -35,8 +59,8 @@ pub(crate) struct LogPrinter {
     is_named: bool,
     has_times: bool,
     width: usize,
-    /// Names with their ranks, which select colours.
-    names: Vec<(String, u32)>,
+    /// Ranks, which select colours.
+    ranks: HashMap<LogOwner, u32>,
 }
 
 impl LogPrinter {
@@ -46,10 +70,10 @@ impl LogPrinter {
         style: Style,
         is_named: bool,
         has_times: bool,
-        names: Vec<(String, u32)>,
+        ranks: HashMap<LogOwner, u32>,
     ) -> Self {
-        let width = names.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        Self { run, output, style, is_named, has_times, width, names }
+        let width = ranks.keys().map(|owner| owner.to_string().len()).max().unwrap_or(0);
+        Self { run, output, style, is_named, has_times, width, ranks }
     }
 
     /// True if bytes are copied unchanged, without a prefix.
@@ -57,12 +81,12 @@ impl LogPrinter {
         !self.has_times && (self.output == Output::Quiet || self.output == Output::Human && !self.is_named)
     }
 
-    pub(crate) fn lines(&self, replica: &str, attempt: u32) -> LogLines {
+    pub(crate) fn lines(&self, owner: &LogOwner, attempt: u32) -> LogLines {
         let form = match self.output {
-            Output::Json => LineForm::Json { run: self.run.clone(), replica: replica.to_owned(), attempt },
+            Output::Json => LineForm::Json { run: self.run.clone(), owner: owner.clone(), attempt },
             Output::Human if self.is_named => {
-                let rank = self.names.iter().find(|(name, _)| name == replica).map_or(0, |(_, rank)| *rank);
-                LineForm::Named(prefix(replica, self.width, rank, self.style.colour).into_bytes())
+                let rank = self.ranks.get(owner).copied().unwrap_or_default();
+                LineForm::Named(prefix(&owner.to_string(), self.width, rank, self.style.colour).into_bytes())
             }
             Output::Human | Output::Quiet => LineForm::Named(Vec::new()),
         };
@@ -73,7 +97,7 @@ impl LogPrinter {
 #[derive(Debug)]
 enum LineForm {
     Named(Vec<u8>),
-    Json { run: String, replica: String, attempt: u32 },
+    Json { run: String, owner: LogOwner, attempt: u32 },
 }
 
 /// The output of one replica while it is printed.
@@ -120,10 +144,10 @@ impl LineForm {
                 }
                 out.extend_from_slice(line);
             }
-            Self::Json { run, replica, attempt } => {
+            Self::Json { run, owner: LogOwner { step, replica }, attempt } => {
                 let text = &String::from_utf8_lossy(line);
                 let (at, exact) = (time.map(|time| time.at), time.map(|time| time.is_exact));
-                let line = LogLine { v: 1, run, replica, attempt: *attempt, text, at, exact };
+                let line = LogLine { v: 1, run, step: step.as_ref(), replica, attempt: *attempt, text, at, exact };
                 serde_json::to_writer(&mut *out, &line).expect("a line is JSON");
             }
         }

@@ -7,6 +7,7 @@
 //! | `listing` | runs, past and present: `ls` |
 //! | `run`, `pai` | one run: `show`, `show --as pai` |
 //! | `facts` | facts as text: `events` |
+//! | `pipeline`, `graph` | a pipeline with what has happened, and its DAG: `show`, `plan`, `--graph` |
 //! | `codes` | an error code: `explain` |
 //! | `errors` | an error of `launch` and `run` as JSON |
 //! | `explanation` | why a run ended as it did: `explain` |
@@ -20,9 +21,11 @@ pub(crate) mod ends;
 pub(crate) mod errors;
 pub(crate) mod explanation;
 pub(crate) mod facts;
+pub(crate) mod graph;
 pub(crate) mod listing;
 pub(crate) mod logs;
 pub(crate) mod pai;
+pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod stacks;

@@ -307,7 +307,7 @@ fn task(replica: &ReplicaStatus, loaded: &LoadedRun, entry: &IndexEntry, planned
         container_ip: planned.map(|planned| planned.host.to_string()).unwrap_or_default(),
         container_node_name: replica.node.clone(),
         container_ports: ports.iter().map(|(name, ports)| (name.clone(), numbers(ports))).collect(),
-        container_log: super::run::log(&loaded.run, replica, replica.attempt),
+        container_log: super::run::log(&loaded.run, None, replica, replica.attempt),
         container_exit_code: exit.as_ref().map(|exit| exit.code),
         container_exit_spec: exit,
         retries: replica.restarts(),

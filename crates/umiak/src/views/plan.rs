@@ -4,11 +4,14 @@ use std::fmt::Write as _;
 
 use umiak_core::diag::shown;
 use umiak_core::mask::Known;
-use umiak_core::model::{Device, Role, Scope, When};
-use umiak_core::plan::{Plan, Replica, by_name};
+use umiak_core::model::{Body, Device, Given, Node, OnFailure, Pipeline, Role, Scope, Step, When};
+use umiak_core::pipeline::text::print;
+use umiak_core::plan::{PipelinePlan, Plan, Replica, by_name};
 
+use super::graph::{Drawing, Graph, template, template_of};
 use super::table::{Giving, TableCell, table};
 use crate::screen::Style;
+use crate::screen::style::duration;
 
 const HEADS: [&str; 6] = ["replica", "rank", "address", "devices", "ports", "log"];
 
@@ -42,6 +45,72 @@ pub(crate) fn text(plan: &Plan, known: &Known) -> String {
         variables(&mut text, &plan.known_variables(replica), known);
     }
     text
+}
+
+/// A pipeline that is already masked: its graph, then each node with its values and its job.
+pub(crate) fn pipeline_text(style: &Style, plan: &PipelinePlan) -> String {
+    let pipeline = &plan.pipeline;
+    let mut text = format!("pipeline {}\nengine {}\n", pipeline.name, plan.engine);
+    let on_failure = match pipeline.on_failure {
+        OnFailure::FailFast => "everything else is stopped",
+        OnFailure::Continue => "what does not depend on it continues",
+    };
+    let _ = writeln!(text, "at most {} steps at once; after a failure, {on_failure}", pipeline.parallelism);
+    if let Some(store) = &pipeline.store {
+        let _ = writeln!(text, "artifacts in {} (file system {})", store.dir.display(), store.name);
+    }
+    let _ = write!(text, "\n{}", Drawing { pipeline, run: None }.draw(Graph::Text, style));
+    for (id, node) in pipeline.iter().skip(1) {
+        let kind = if matches!(node.body, Body::Dag { .. }) { "dag" } else { "step" };
+        let _ = writeln!(text, "\n{kind} {}", pipeline.path(id));
+        node_lines(&mut text, pipeline, node);
+        if let Body::Step(step) = &node.body {
+            step_lines(&mut text, pipeline, step);
+        }
+    }
+    text
+}
+
+fn node_lines(text: &mut String, pipeline: &Pipeline, node: &Node) {
+    for parameter in &node.parameters {
+        let value = match &parameter.value {
+            Given::Value(value) => print(value),
+            Given::Text(value) => template(pipeline, value),
+        };
+        let _ = writeln!(text, "  parameter {} = {}", parameter.name, shown(&value));
+    }
+    for input in &node.inputs {
+        let _ = writeln!(text, "  input {} = {}", input.name, template_of(pipeline, &input.from));
+    }
+    for output in &node.outputs {
+        let from = output.from.as_ref().map(|(node, name)| format!(" = {}.{name}", pipeline.node(*node).name));
+        let _ = writeln!(text, "  output {}{}", output.name, from.unwrap_or_default());
+    }
+}
+
+fn step_lines(text: &mut String, pipeline: &Pipeline, step: &Step) {
+    use umiak_core::model::Place;
+
+    for (position, role) in step.job.roles.iter().enumerate() {
+        let plural = if role.replicas == 1 { "" } else { "s" };
+        let resources = &role.work.resources;
+        let cpus = resources.cpu_millis.map(|millis| format!(", {} CPUs each", f64::from(millis) / 1000.0));
+        let memory = resources.memory_bytes.map(|bytes| format!(", {} MiB each", bytes >> 20));
+        let gpus = (resources.gpus > 0).then(|| format!(", {} GPUs each", resources.gpus));
+        let resources: String = [cpus, memory, gpus].into_iter().flatten().collect();
+        let _ = writeln!(text, "  role {}, {} replica{plural}{resources}", role.name, role.replicas);
+        let words = role.work.command.iter().enumerate().map(|(word, plain)| {
+            let place = Place::Word { role: position as u16, word: word as u16 };
+            let text = step.texts.iter().find(|(at, _)| *at == place);
+            text.map_or_else(|| plain.clone(), |(_, text)| template(pipeline, text))
+        });
+        let words = words.collect::<Vec<_>>().join(" ");
+        let _ = writeln!(text, "    command  {}", words.trim_end().replace('\n', "\n             "));
+    }
+    if let Some(cache) = &step.cache {
+        let age = cache.max_age.map(|age| format!(" of at most {}", duration(age))).unwrap_or_default();
+        let _ = writeln!(text, "  uses results{age} of earlier runs");
+    }
 }
 
 /// Which of several nodes this is. The ports of the others are not known before all have joined.
@@ -108,7 +177,7 @@ mod tests {
     use umiak_core::diag::Source;
     use umiak_core::formats::launch::{Parsed, Spelling, parse};
     use umiak_core::formats::{self, settings::Settings};
-    use umiak_core::model::{Host, Port};
+    use umiak_core::model::{Host, Port, Workload};
     use umiak_core::plan::command::Resolved;
     use umiak_core::plan::document::{Granted, RunPlace, SUBMISSION_VERSION, Submission, needs, place};
     use umiak_core::plan::{Gpu, Inventory, Ports, Run, STORES, Share, Wishes, finish, layout};
@@ -123,7 +192,11 @@ mod tests {
     fn a_document_as_text() {
         let document = "umiak: v1\nname: ctr\npolicy: {restarts: {max: 2}}\nroles:\n  server: {command: [serve], ports: {rpc: 2}, completes: false, restarts: {max: 1, scope: role}}\n  trainer: {replicas: 2, command: [train, --key=hidden], start_after: server, env: {API_TOKEN: abc}}\n";
         let source = Source::new("job.yaml", document);
-        let job = formats::parse(&source, &[], &Settings::default()).expect("a document").job;
+        let job = formats::parse(&source, &formats::Given::new(&[], &Settings::default()))
+            .expect("a document")
+            .job()
+            .expect("a job")
+            .clone();
         let needed = needs(&job);
         let hosts = (1..=needed.addresses as u8).map(|last| Host::from([127, 3, 0, last])).collect();
         let mut known = Known::default();
@@ -131,7 +204,8 @@ mod tests {
         let submission = Submission {
             v: SUBMISSION_VERSION,
             params: Vec::new(),
-            job,
+            repeats: None,
+            work: Workload::Job(Box::new(job.clone())),
             engine: "local".into(),
             wishes: Wishes::default(),
             known: known.clone(),
@@ -142,8 +216,13 @@ mod tests {
         };
         let (run, tasks, scratch) = ("run-000007".into(), "/r/tasks".into(), "/r/scratch".into());
         let granted = Granted { hosts, ports: ports(20_000, needed.ports as u16) };
-        let plan =
-            place(&submission, RunPlace { run, user: "li".into(), cpus: 8, tasks, scratch, attached: true }, granted);
+        let plan = place(
+            &submission,
+            &job,
+            &submission.programs,
+            RunPlace { run, step: None, user: "li".into(), cpus: 8, tasks, scratch, attached: true },
+            granted,
+        );
         insta::assert_snapshot!(text(&plan, &known));
     }
 

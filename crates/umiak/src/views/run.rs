@@ -8,10 +8,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use umiak_core::diag::shown;
 use umiak_core::facts::{Finding, Limit, PlannedNode};
-use umiak_core::model::{Exit, FIRST_ATTEMPT, replica_parts, signal_name};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, StepName, replica_parts, signal_name};
+use umiak_core::plan::PipelinePlan;
 use umiak_core::status::{Ended, ReplicaStatus, RoleStatus, Stage, State, Status};
 
-use super::listing::roles;
+use super::listing::size;
+use super::pipeline::{PipelineRun, ShownNode};
 use super::standing::{LoadedRun, RunStanding};
 use super::table::{Giving, TableCell, painted, table};
 use super::time::{ago, between, moment};
@@ -51,12 +53,20 @@ pub(crate) struct ShownRun {
     /// Replicas that failed without failing the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tolerated: Vec<String>,
+    /// The word of PaddleFlow for the state of a pipeline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paddleflow: Option<&'static str>,
+    /// The nodes of a pipeline, parents before their children.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pipeline: Vec<ShownNode>,
     #[serde(flatten)]
     pub facts: Status,
 }
 
 impl ShownRun {
-    pub(crate) fn new(loaded: LoadedRun, entry: IndexEntry) -> Self {
+    pub(crate) fn new(loaded: LoadedRun, entry: IndexEntry, plan: Option<&PipelinePlan>) -> Self {
+        let nodes = plan.and_then(|plan| Some(pipeline(&loaded, plan)?.shown()));
+        let paddleflow = loaded.pipeline.is_some().then(|| loaded.status.state.paddleflow_word());
         let LoadedRun { run, mut status, standing, .. } = loaded;
         if status.roles.is_empty() {
             // The plan of a launch names no role if all ranks are trainers, which then decide.
@@ -64,7 +74,7 @@ impl ShownRun {
             status.roles = entry.roles.iter().map(role).collect();
         }
         for replica in &mut status.replicas {
-            replica.log = log(&run, replica, replica.attempt);
+            replica.log = log(&run, status.step.as_ref(), replica, replica.attempt);
         }
         Self {
             v: 3,
@@ -78,12 +88,31 @@ impl ShownRun {
             labels: entry.labels,
             directory: run.path().display().to_string(),
             tolerated: status.tolerated().iter().map(|(replica, _)| replica.replica.clone()).collect(),
+            paddleflow,
+            pipeline: nodes.unwrap_or_default(),
             facts: status,
         }
     }
 }
 
-pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: bool) -> String {
+/// The pipeline with what has happened.
+pub(crate) fn pipeline<'a>(loaded: &'a LoadedRun, plan: &'a PipelinePlan) -> Option<PipelineRun<'a>> {
+    Some(PipelineRun {
+        pipeline: &plan.pipeline,
+        status: loaded.pipeline.as_deref()?,
+        is_lost: loaded.standing.is_lost(),
+        is_over: loaded.standing.is_over(),
+        now: wall_micros(),
+    })
+}
+
+pub(crate) fn human(
+    style: &Style,
+    loaded: &LoadedRun,
+    entry: &IndexEntry,
+    plan: Option<&PipelinePlan>,
+    all: bool,
+) -> String {
     let LoadedRun { run, status, standing, .. } = loaded;
     let mut text = head(style, loaded);
     let mut row = |name: &str, value: String| {
@@ -92,7 +121,7 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
         }
     };
     row("command", status.command.clone());
-    row("roles", roles(&entry.roles));
+    row(if entry.steps.is_some() { "pipeline" } else { "roles" }, size(entry));
     row("started", format!("{} ({})", moment(entry.created), ago(entry.created, wall_micros())));
     if let Some(ended) = entry.ended {
         row("ended", format!("{}, after {}", moment(ended), between(entry.created, ended)));
@@ -114,6 +143,9 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
     );
     for (position, line) in nodes(status).into_iter().enumerate() {
         row(if position == 0 { "nodes" } else { "" }, line);
+    }
+    if let Some(pipeline) = plan.and_then(|plan| pipeline(loaded, plan)) {
+        let _ = write!(text, "\n{}", pipeline.tree(style, None, all));
     }
     text.push_str(&replicas(run, style, status, all, standing.is_lost()));
     if let Some(verdict) = loaded.verdict() {
@@ -320,14 +352,14 @@ fn row(run: &RunDir, style: &Style, status: &Status, replica: &ReplicaStatus, is
         attempt.into(),
         replica.endpoint.clone().into(),
         replica.devices.join(",").into(),
-        TableCell::path(log(run, replica, replica.attempt)),
+        TableCell::path(log(run, status.step.as_ref(), replica, replica.attempt)),
     ]
 }
 
 /// The log of an attempt, or of the last one before it that was started: its own file, or the one in the plan.
-pub(super) fn log(run: &RunDir, replica: &ReplicaStatus, attempt: u32) -> String {
+pub(super) fn log(run: &RunDir, step: Option<&StepName>, replica: &ReplicaStatus, attempt: u32) -> String {
     let begun = replica.begun().into_iter().rfind(|begun| *begun <= attempt);
-    let own = run.own_log(&replica.replica, begun.unwrap_or(attempt), Some(Path::new(&replica.log)));
+    let own = run.own_log(step, &replica.replica, begun.unwrap_or(attempt), Some(Path::new(&replica.log)));
     own.map_or_else(|| replica.log.clone(), |own| own.display().to_string())
 }
 
@@ -364,7 +396,8 @@ pub(crate) fn place(run: &RunDir, status: &Status, finding: &Finding) -> Replica
         .or_else(|| run.read_supervisor().map(|supervisor| supervisor.host))
         .or_else(|| status.supervisor.as_ref().map(|supervisor| supervisor.host.clone()))
         .unwrap_or_else(|| "this host".to_owned());
-    let log = replica.map(|replica| log(run, replica, finding.subject.attempt)).unwrap_or_default();
+    let log =
+        replica.map(|replica| log(run, status.step.as_ref(), replica, finding.subject.attempt)).unwrap_or_default();
     let is_document = run.document().exists();
     ReplicaPlace {
         host,

@@ -1,7 +1,8 @@
 //! The state of a run, and a run whose journal was read.
 
 use umiak_core::facts::Verdict;
-use umiak_core::status::Status;
+use umiak_core::plan::PipelinePlan;
+use umiak_core::status::{PipelineStatus, Status};
 
 use crate::history::index::{IndexEntry, Word};
 use crate::history::journal::Damage;
@@ -94,12 +95,20 @@ impl RunStanding {
 pub(crate) struct LoadedRun {
     pub(crate) run: RunDir,
     pub(crate) status: Status,
+    /// The state of the nodes, if the run is a pipeline.
+    pub(crate) pipeline: Option<Box<PipelineStatus>>,
     pub(crate) standing: RunStanding,
     /// Why the status is only a part of what was recorded.
     pub(crate) damage: Option<Box<Damage>>,
 }
 
 impl LoadedRun {
+    /// The pipeline as it was submitted, if the run is one.
+    pub(crate) fn pipeline_plan(&self) -> Option<PipelinePlan> {
+        self.pipeline.as_ref()?;
+        serde_json::from_slice(&umiak_sys::regular::read(&self.run.plan()).ok()?).ok()
+    }
+
     /// Why the run failed. Empty for a run that succeeded after a failed attempt.
     pub(crate) fn verdict(&self) -> Option<&Verdict> {
         self.status.verdict.as_ref().filter(|_| self.standing != RunStanding::Is(Word::Succeeded))

@@ -10,7 +10,7 @@ use crate::screen::style::{Mark, fit};
 pub(crate) fn painted(style: &Style, mark: Mark, text: &str) -> String {
     match mark {
         Mark::Failed => style.red(text),
-        Mark::Done => style.green(text),
+        Mark::Done | Mark::Cached => style.green(text),
         Mark::Lost | Mark::Restarted => style.yellow(text),
         Mark::Running => style.bold(text),
         Mark::Waiting | Mark::Stopped => style.dim(text),

@@ -54,14 +54,12 @@ fn no_document() {
     let sandbox = Sandbox::new();
     sandbox.write("binary", b"\x7fELF\0");
     sandbox.write("latin", b"umiak: v1\nname: \xe9\n");
-    sandbox.write("pipeline.yaml", "entry_points: {}\n");
-    let run = sandbox.umiak(["lint", "absent.yaml", ".", "binary", "latin", "pipeline.yaml", "/dev/zero"]).finish();
+    let run = sandbox.umiak(["lint", "absent.yaml", ".", "binary", "latin", "/dev/zero"]).finish();
     run.expect_code(2)
         .expect_err("error[F0001]: there is no file `absent.yaml`\n")
         .expect_err("error[F0001]: `.` is a directory\n")
         .expect_err("error[F0001]: `binary` is not a text file\n")
         .expect_err("error[F0001]: `latin` is not UTF-8\n")
-        .expect_err("error[F0004]: `pipeline.yaml` is in PaddleFlow format, which is not supported yet\n")
         .expect_err("error[F0001]: `/dev/zero` is not a text file\n");
 }
 

@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use umiak_core::diag::Diagnostic;
-use umiak_core::formats::check;
 use umiak_core::formats::document::decode;
 use umiak_core::formats::settings::Settings;
+use umiak_core::formats::{Given, check};
 use umiak_core::model::{Job, MinSucceeded};
 use umiak_testkit::components::Component::{Corpus, Netns, Torch};
 use umiak_testkit::components::corpus;
@@ -50,10 +50,10 @@ fn documents_of_the_corpus() {
     for path in paths {
         let name = path.strip_prefix(&root).expect("below the root").display().to_string();
         let source = decode(&name, &std::fs::read(&path).expect("it can be read")).expect("it is a text");
-        let checked = check(&source, &[], &Settings::default());
+        let checked = check(&source, &Given::new(&[], &Settings::default()));
         let _ = writeln!(text, "{name}");
-        match checked.job {
-            Some(job) => text += &shape(&job),
+        match checked.work.as_ref().and_then(|work| work.jobs().next()) {
+            Some(job) => text += &shape(job),
             None => checked.diagnostics.iter().for_each(|error| text += &reason(error)),
         }
     }
@@ -100,7 +100,7 @@ fn shape(job: &Job) -> String {
     text
 }
 
-fn reason(error: &Diagnostic) -> String {
+pub(crate) fn reason(error: &Diagnostic) -> String {
     let place = error.labels.first().map(|label| format!("{}:{}: ", label.start.line, label.start.column));
     format!("  refused: {}{}\n", place.unwrap_or_default(), error.message)
 }

@@ -9,9 +9,11 @@ use umiak::variables::VARIABLES;
 use umiak_core::contract::torch;
 use umiak_core::formats::launch::flags::FLAGS;
 use umiak_core::formats::launch::{Parsed, Spelling, parse};
-use umiak_core::model::{FIRST_ATTEMPT, Part, Port};
+use umiak_core::mask::Known;
+use umiak_core::model::{Contract, FIRST_ATTEMPT, Host, Job, JobId, Part, Policy, Port, Role, RoleName, Workload};
 use umiak_core::plan::command::Resolved;
-use umiak_core::plan::{Gpu, Inventory, Plan, Ports, Run, STORES, Share, finish, layout};
+use umiak_core::plan::document::{self, Granted, RunPlace, SUBMISSION_VERSION, Submission};
+use umiak_core::plan::{Gpu, Inventory, Plan, Ports, Run, STORES, Share, Wishes, finish, layout};
 
 use super::HEADER;
 use crate::markdown::{code, table};
@@ -34,6 +36,13 @@ pub(super) fn page() -> String {
     text += &variables(given.iter().filter(|(name, _)| is_torch(name)));
     text += SERVERS;
     text += &table(&["variable", "sample", "set for"], of_servers());
+    text += MEMBERS;
+    for sample in &DISTRIBUTED {
+        text += "\n### ";
+        text += sample.title;
+        text += "\n\n";
+        text += &table(&["variable", "sample", "set for"], of_members(sample));
+    }
     text
 }
 
@@ -43,6 +52,12 @@ const SERVERS: &str = "
 These variables replace those of the ranks above. The values are from a sample job with all kinds of processes: from its first server, or from the first process with the
 variable. In a PaddleCloud pod, variables set by the platform are kept.
 
+";
+
+const MEMBERS: &str = "
+## Distributed jobs
+
+The roles of a document that have a `part` are one group of ranks, in which the operators of Kubernetes are the model. The replicas also have the variables that every replica of a document has. The values are from a sample job: from its first replica, or from the first one with the variable.
 ";
 
 const RANKS: &str = "
@@ -141,9 +156,10 @@ fn of_servers() -> Vec<[String; 3]> {
             }
         }
     }
+    let all = plan.topology().parts().len();
     let row = |(name, value, parts): (String, String, Vec<Part>)| {
         let roles: Vec<String> = parts.iter().map(|part| code(part.role())).collect();
-        let who = if parts.len() == Part::ALL.len() { "all".to_owned() } else { roles.join(", ") };
+        let who = if parts.len() == all { "all".to_owned() } else { roles.join(", ") };
         let when = match (legacy.contains(&name), current.contains(&name)) {
             (false, _) => ", in `ps-heter`",
             (true, false) => ", legacy generation",
@@ -187,6 +203,96 @@ const SERVER_SAMPLES: [Sample; 3] = [
         when: "",
     },
 ];
+
+/// A distributed job.
+struct Distributed {
+    title: &'static str,
+    contract: Contract,
+    roles: &'static [(&'static str, Part)],
+}
+
+const DISTRIBUTED: [Distributed; 4] = [
+    Distributed {
+        title: "`paddle-job` with servers",
+        contract: Contract::PaddleJob,
+        roles: &[("pserver", Part::Server), ("worker", Part::Trainer)],
+    },
+    Distributed {
+        title: "`paddle-job` without servers",
+        contract: Contract::PaddleJob,
+        roles: &[("worker", Part::Trainer)],
+    },
+    Distributed {
+        title: "`pytorch-job`",
+        contract: Contract::PytorchJob,
+        roles: &[("master", Part::Leader), ("worker", Part::Trainer)],
+    },
+    Distributed {
+        title: "`tensorflow`",
+        contract: Contract::Tensorflow,
+        roles: &[("ps", Part::Server), ("worker", Part::Trainer)],
+    },
+];
+
+/// The variables of a contract, and the roles that get them; two replicas of each.
+fn of_members(sample: &Distributed) -> Vec<[String; 3]> {
+    let role = |(name, part): &(&str, Part)| Role {
+        part: Some(*part),
+        ..Role::new(RoleName::new(*name).expect("a sample name"), 2)
+    };
+    let job = Job {
+        name: JobId::new("ctr").expect("a sample name"),
+        labels: BTreeMap::new(),
+        contracts: vec![sample.contract],
+        roles: sample.roles.iter().map(role).collect(),
+        policy: Policy::default(),
+    };
+    let needs = document::needs(&job);
+    let granted = Granted {
+        hosts: (1..=needs.addresses as u8).map(|last| Host::from([127, 3, 0, last])).collect(),
+        ports: (20_000..).take(needs.ports as usize).filter_map(Port::new).collect(),
+    };
+    let submission = Submission {
+        v: SUBMISSION_VERSION,
+        params: Vec::new(),
+        repeats: None,
+        engine: "local".to_owned(),
+        wishes: Wishes::default(),
+        known: Known::default(),
+        directory: "/home/li".into(),
+        document: "/home/li/job.yaml".into(),
+        environment: BTreeMap::from([("OMP_NUM_THREADS".to_owned(), String::new())]),
+        programs: vec!["/bin/true".into(); job.roles.len()],
+        work: Workload::Job(Box::new(job.clone())),
+    };
+    let place = RunPlace {
+        step: None,
+        run: "run-000007".to_owned(),
+        user: "li".to_owned(),
+        cpus: 8,
+        tasks: "/run-000007/tasks".into(),
+        scratch: "/run-000007/scratch".into(),
+        attached: false,
+    };
+    let plan = document::place(&submission, &job, &submission.programs, place, granted);
+    let mut found: Vec<(String, String, Vec<String>)> = Vec::new();
+    for replica in plan.replicas.iter().filter(|replica| replica.index == 0) {
+        let role = code(plan.role(replica.slot).name.as_str());
+        for (name, value) in plan.known_variables(replica) {
+            match found.iter_mut().find(|(other, ..)| *other == name) {
+                Some((.., roles)) if roles.contains(&role) => {}
+                Some((.., roles)) => roles.push(role.clone()),
+                None => found.push((name, value, vec![role.clone()])),
+            }
+        }
+    }
+    let is_of_contract = |(name, ..): &(String, String, Vec<String>)| !name.starts_with("UMIAK_");
+    let row = |(name, value, roles): (String, String, Vec<String>)| {
+        let who = if roles.len() == sample.roles.len() { "all".to_owned() } else { roles.join(", ") };
+        [code(&name), code(&value), who]
+    };
+    found.into_iter().filter(is_of_contract).map(row).collect()
+}
 
 /// A variable of a rank.
 struct Given {

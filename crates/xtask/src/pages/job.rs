@@ -45,7 +45,7 @@ contracts: [paddle]
 - Durations are `500ms`, `10s`, `5m` or `5min`, `6h`, `1d`, `1w` and sums of them (`1h30m`); a plain number is seconds.
 - `\"{{ name }}\"` in any text is replaced by a parameter after parsing, so a value cannot change the structure.
   The quotes are required because YAML reads braces as a mapping. `{{ '{{' }}` stands for two braces, `{{ '{' }}` for one.
-- Anchors, aliases and merge keys work. A document is limited to 4 MiB.
+- Anchors, aliases and merge keys work. A document is limited to 32 MiB.
 ";
 
 const SETTINGS: &str = "
@@ -78,7 +78,7 @@ fn value(kind: &KeyKind) -> String {
         KeyKind::AllOr => "`all`, `never` or number".to_owned(),
         KeyKind::Restart => format!("number, or `{UNLIMITED}`"),
         KeyKind::Restarts(table) => format!("number, `{UNLIMITED}`, or {}", table.title),
-        KeyKind::Named(_) => "mapping of names to roles".to_owned(),
+        KeyKind::Named(_) => "mapping by name".to_owned(),
         KeyKind::Ports(_) => "mapping of names to numbers or ports".to_owned(),
         KeyKind::StartAfter(_) => "name, mapping, or list".to_owned(),
         KeyKind::Mapping(_) => "mapping".to_owned(),

@@ -7,6 +7,7 @@ mod environment;
 mod exits;
 mod job;
 mod openpai;
+mod paddleflow;
 mod states;
 
 use crate::tree::Generated;
@@ -18,6 +19,7 @@ pub(crate) fn all() -> Vec<Generated> {
     let pages = vec![
         page("docs/reference/job.md", job::page()),
         page("docs/reference/openpai.md", openpai::page()),
+        page("docs/reference/paddleflow.md", paddleflow::page()),
         page("docs/reference/cli.md", cli::page()),
         page("docs/reference/error-codes.md", codes::page()),
         page("docs/reference/exit-codes.md", exits::page()),

@@ -8,7 +8,7 @@ use super::tree::{Node, Value};
 use crate::diag::{Code, Diagnostic, Source, Span};
 
 /// Memory that the expansion of a document may take.
-const MAX_MEMORY: usize = 64 << 20;
+pub(crate) const MAX_MEMORY: usize = 64 << 20;
 /// A text is held at most so often at the same time: in the tree, in the job, in the plan and in what is printed.
 const COPIES: usize = 8;
 /// Bytes that aliases and templates may add to a document.

@@ -22,9 +22,14 @@ pub(crate) struct Secrets {
     pub(crate) prefix: &'static str,
 }
 
-/// The masked text, and the names of the secret parameters.
-pub(crate) fn masked<T: Templates>(source: &Source, root: &Node, secrets: &Secrets) -> (String, Vec<String>) {
-    let mut places: Vec<(Span, String)> = Vec::new();
+/// The masked text, and the names of the secret parameters. `also` are leaves that the format knows to be secrets.
+pub(crate) fn masked<T: Templates>(
+    source: &Source,
+    root: &Node,
+    secrets: &Secrets,
+    also: Vec<Span>,
+) -> (String, Vec<String>) {
+    let mut places: Vec<(Span, String)> = also.into_iter().map(|span| (span, format!("\"{}\"", mask::MASK))).collect();
     let texts = Texts { source, compact: Source::new("", compact::<T>(&source.text)) };
     walk(&texts, root, Place::Root, secrets, &mut places);
     in_order(&mut places);

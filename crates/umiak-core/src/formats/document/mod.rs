@@ -7,7 +7,7 @@
 //! | the text that is recorded, without its secrets | `masked` |
 //! | how far aliases and templates expand it | `expansion` |
 //! | templates are filled on the leaves | `template` |
-//! | how large a job may be, names that would collide | `limits`, `names` |
+//! | how large a job may be, names that would collide, cycles | `limits`, `names`, `order` |
 //! | tables of keys | [`keys`] |
 //! | tree to values, every error collected | `reader`, [`super::units`] |
 
@@ -16,6 +16,7 @@ pub mod keys;
 pub(super) mod limits;
 pub(super) mod masked;
 pub(super) mod names;
+pub(super) mod order;
 pub(super) mod reader;
 mod recognise;
 pub(super) mod template;
@@ -27,25 +28,42 @@ pub(super) use recognise::{framework, is_script, not_a_script, not_in_this_versi
 pub use yaml::MAX_BYTES;
 pub(super) use yaml::Tree;
 
+use std::collections::BTreeMap;
+
+use super::paddleflow::{Dialect, Special};
 use crate::diag::{Diagnostic, Span};
 use crate::mask::Known;
-use crate::model::Job;
+use crate::model::{Job, Pipeline, Workload};
 
 /// What a format reads from a tree. Errors and notices are in its reader.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reading {
-    pub(crate) job: Option<Job>,
+    pub(crate) work: Option<Workload>,
     /// The text with secrets replaced.
     pub(crate) masked: String,
     pub(crate) secrets: Known,
     /// Parameters that must be given before it can run, and where they are written.
     pub(crate) needed: Vec<(String, Span)>,
+    /// Flavours that are not defined.
+    pub(crate) flavours: BTreeMap<String, Span>,
+    /// What not every version of its system accepts.
+    pub(crate) special: Vec<(Special, Span)>,
+}
+
+impl Reading {
+    /// The job, if it is not a pipeline.
+    pub(crate) fn job(self) -> Option<Job> {
+        match self.work? {
+            Workload::Job(job) => Some(*job),
+            Workload::Pipeline(_) => None,
+        }
+    }
 }
 
 /// A document that can be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    pub job: Job,
+    pub work: Workload,
     pub notices: Vec<Diagnostic>,
     /// The text with secrets replaced.
     pub masked: String,
@@ -53,15 +71,34 @@ pub struct Document {
     pub secrets: Known,
 }
 
+impl Document {
+    /// The job, if it is not a pipeline.
+    pub fn job(&self) -> Option<&Job> {
+        match &self.work {
+            Workload::Job(job) => Some(job),
+            Workload::Pipeline(_) => None,
+        }
+    }
+
+    pub fn pipeline(&self) -> Option<&Pipeline> {
+        match &self.work {
+            Workload::Pipeline(pipeline) => Some(pipeline),
+            Workload::Job(_) => None,
+        }
+    }
+}
+
 /// The result of checking a document before a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     /// `None` if there are errors or missing parameters.
-    pub job: Option<Job>,
+    pub work: Option<Workload>,
     /// Parameters that must be given before it can run.
     pub needed: Vec<String>,
     /// Errors; without errors, notices.
     pub diagnostics: Vec<Diagnostic>,
+    /// Which versions of PaddleFlow accept a pipeline.
+    pub dialect: Option<Dialect>,
 }
 
 /// A native document that was made from another.

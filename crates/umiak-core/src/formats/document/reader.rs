@@ -27,6 +27,8 @@ pub(crate) struct Reader<'a> {
     pub(crate) notices: Collected,
     /// Values that its messages must not show.
     pub(crate) hidden: Known,
+    /// Other spellings of fixed keys, each with its usual one.
+    pub(crate) spellings: &'static [(&'static str, &'static str)],
 }
 
 /// The entries of a mapping with fixed keys, by name.
@@ -89,7 +91,7 @@ impl<'n> Entries<'n> {
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(source: &'a Source, errors: Collected) -> Self {
-        Self { source, errors, notices: Collected::default(), hidden: Known::default() }
+        Self { source, errors, notices: Collected::default(), hidden: Known::default(), spellings: &[] }
     }
 
     /// Hides every value below `secrets`, whatever its shape: a label shows the whole line of an error.
@@ -199,13 +201,21 @@ impl<'a> Reader<'a> {
             return None;
         };
         let names: Vec<&'static str> = names.into_iter().collect();
-        let mut found = BTreeMap::new();
+        let mut found: BTreeMap<&'static str, (&Node, &Node)> = BTreeMap::new();
         let mut rest = Vec::new();
         for (key, value) in entries {
             let Some(text) = self.key_text(key) else { continue };
-            match names.iter().find(|name| **name == text.value) {
-                Some(name) => drop(found.insert(*name, (key, value))),
-                None => rest.push((text, value)),
+            let usual = self.spellings.iter().find(|(other, _)| *other == text.value).map_or("", |(_, usual)| usual);
+            let Some(name) = names.iter().find(|name| **name == text.value || **name == usual) else {
+                rest.push((text, value));
+                continue;
+            };
+            let first = found.insert(*name, (key, value));
+            if let Some((first, _)) = first.filter(|(first, _)| first.text() != key.text()) {
+                let message = format!("duplicate key `{name}`");
+                self.error(Code::F0006, key.at, message, "the same in another spelling");
+                let source = self.source;
+                self.errors.complete_last(|error| error.label(source.label(first.at, "first here")));
             }
         }
         Some(Entries { names, found, misspelt: Vec::new(), rest, at: node.at })

@@ -72,7 +72,7 @@ pub(crate) fn recognise(source: &Source) -> (Option<Format>, Result<Tree, Diagno
     let has = |name: &str| keys.contains(&name);
     let format = if has("umiak") {
         Some(Format::Native)
-    } else if has("entry_points") {
+    } else if has("entry_points") || has("entryPoints") {
         Some(Format::PaddleFlow)
     } else if has("taskRoles") || has("protocolVersion") {
         Some(Format::OpenPai)

@@ -95,7 +95,7 @@ fn read(text: &str) -> Result<Read, String> {
         let named = node.as_ref().and_then(|node| reader.named("`tasks`", node)).unwrap_or_default();
         tasks = named.into_iter().filter_map(|(name, node)| task(&mut reader, name, node)).collect();
     }
-    let (text, names) = masked::<References>(&source, &tree.root, &SECRETS);
+    let (text, names) = masked::<References>(&source, &tree.root, &SECRETS, Vec::new());
     if reader.errors.is_empty() {
         Ok((tasks, plain(&reader.notices.into_vec()), text, names))
     } else {

@@ -17,10 +17,12 @@ use super::expansion::{MAX_EXPANSION, too_far};
 use super::tree::{Node, ScalarKind, Value, shortened};
 use crate::diag::{Code, Collected, Diagnostic, Source, Span};
 
-/// The largest document.
-pub const MAX_BYTES: usize = 4 << 20;
+/// The largest document: a pipeline of 100 000 steps has room.
+pub const MAX_BYTES: usize = 32 << 20;
 const MAX_DEPTH: usize = 48;
-const MAX_NODES: usize = 200_000;
+const MAX_NODES: usize = 2_000_000;
+/// Nodes that aliases may add. They take memory that the size of a document does not show.
+const MAX_REPLAYED: usize = 200_000;
 
 /// The tree of a source that is one YAML document, and its errors: duplicate keys.
 #[derive(Debug)]
@@ -49,7 +51,7 @@ pub(crate) fn parse(source: &Source) -> Result<Tree, Diagnostic> {
             max_total_scalar_bytes: source.text.len() + MAX_EXPANSION,
         },
         alias_limits: serde_saphyr::alias_limits! {
-            max_total_replayed_events: MAX_NODES,
+            max_total_replayed_events: MAX_REPLAYED,
             max_replay_stack_depth: 16,
         },
         // The visitor must see both occurrences of a duplicate key to report them.

@@ -2,7 +2,7 @@
 
 use crate::formats::document::keys::key;
 pub use crate::formats::document::keys::{Key, KeyKind, Table};
-use crate::model::{Contract, Exits};
+use crate::model::{Contract, Exits, Part};
 
 /// True for keys of the document that are ignored: a place for anchors.
 pub fn is_extension(key: &str) -> bool {
@@ -10,9 +10,19 @@ pub fn is_extension(key: &str) -> bool {
 }
 
 /// Contracts of this version, and planned ones.
-pub const CONTRACTS: &[(&str, Contract)] =
-    &[("paddle", Contract::Paddle), ("torch", Contract::Torch), ("pai", Contract::Pai)];
-pub const LATER_CONTRACTS: &[&str] = &["mpi", "tensorflow", "jax", "volcano"];
+pub const CONTRACTS: &[(&str, Contract)] = &[
+    ("paddle", Contract::Paddle),
+    ("torch", Contract::Torch),
+    ("pai", Contract::Pai),
+    ("paddle-job", Contract::PaddleJob),
+    ("pytorch-job", Contract::PytorchJob),
+    ("tensorflow", Contract::Tensorflow),
+];
+pub const LATER_CONTRACTS: &[&str] = &["mpi", "jax", "volcano"];
+
+/// Parts that a role may have.
+pub const PARTS: &[(&str, Part)] = &[("leader", Part::Leader), ("server", Part::Server), ("trainer", Part::Trainer)];
+pub(super) const PART_WORDS: &[&str] = &["leader", "server", "trainer"];
 
 pub use crate::formats::document::limits::{MAX_PORTS, MAX_REPLICAS};
 /// Maximum number of restarts, unless they are unlimited.
@@ -215,6 +225,13 @@ pub static ROLE: Table = Table {
             "Start each attempt in a new directory with links to what is in `dir`. What it creates there stays in the run's directory. `UMIAK_SUBMIT_DIR` names the directory where the job was submitted.",
             "true",
         ),
+        key(
+            "mounts",
+            KeyKind::Maps(&MOUNT),
+            "",
+            "Directories that the replicas see at other paths, as if mounted there. Only they see them.",
+            "[{dir: data, path: /data}]",
+        ),
         key("image", KeyKind::Text, "", "Container image, for engines that use images.", "\"python:3.12\""),
         key(
             "queue",
@@ -296,6 +313,35 @@ pub static ROLE: Table = Table {
             "Contracts of this role, instead of the document's.",
             "[torch]",
         ),
+        key(
+            "part",
+            KeyKind::Choice(PART_WORDS),
+            "",
+            "Part of this role in the group of all roles that have one: their replicas are numbered together and know each other's endpoints, as in a distributed job of an operator. Without it a role with contracts is a group of its own.",
+            "server",
+        ),
+    ],
+};
+
+pub static MOUNT: Table = Table {
+    title: "A mount",
+    help: "A directory that the replicas see at another path.",
+    keys: &[
+        key(
+            "dir",
+            KeyKind::Text,
+            "",
+            "Required. A directory of this host; a relative path starts where the job was submitted.",
+            "data",
+        ),
+        key(
+            "path",
+            KeyKind::Text,
+            "",
+            "Required. Where the replicas see it: an absolute path. It need not exist on the host, unless the directory that should contain it can be written.",
+            "/data",
+        ),
+        key("read_only", KeyKind::Bool, "`false`", "Replicas cannot change it.", "true"),
     ],
 };
 
@@ -369,4 +415,4 @@ pub static START_AFTER: Table = Table {
 
 /// Every mapping, in the order of the reference page.
 pub static TABLES: &[&Table] =
-    &[&DOCUMENT, &POLICY, &RESTART, &ROLE, &ROLE_RESTART, &RESOURCES, &COMPLETION, &PORT, &START_AFTER];
+    &[&DOCUMENT, &POLICY, &RESTART, &ROLE, &ROLE_RESTART, &MOUNT, &RESOURCES, &COMPLETION, &PORT, &START_AFTER];

@@ -8,6 +8,7 @@ use super::keys::MAX_NAME;
 use super::raw::{RawDocument, RawPolicy, RawRestart, RawRole};
 use crate::diag::{Code, Diagnostic, Source, Span};
 use crate::formats::document::names::pai_names;
+use crate::formats::document::order::ordered;
 use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::tree::shortened;
 use crate::formats::settings::Settings;
@@ -167,39 +168,8 @@ fn order(
 
 /// Reports roles that wait for each other, each cycle once.
 fn circles(reader: &mut Reader<'_>, raw: &RawDocument, orders: &[Vec<StartAfter>]) {
-    // 0 not seen, 1 on the path, 2 done. The path is explicit, because recursion could be thousands of roles deep.
-    let mut state = vec![0_u8; orders.len()];
-    // Where a role is on the path.
-    let mut places = vec![0; orders.len()];
-    for start in 0..orders.len() {
-        let mut path: Vec<(usize, usize)> = Vec::new();
-        if state[start] == 0 {
-            (state[start], places[start]) = (1, 0);
-            path.push((start, 0));
-        }
-        while let Some((role, next)) = path.last().copied() {
-            let Some(after) = orders[role].get(next) else {
-                state[role] = 2;
-                path.pop();
-                continue;
-            };
-            if let Some(top) = path.last_mut() {
-                top.1 += 1;
-            }
-            let other = usize::from(after.role);
-            match state[other] {
-                0 => {
-                    (state[other], places[other]) = (1, path.len());
-                    path.push((other, 0));
-                }
-                1 => {
-                    let cycle: Vec<usize> = path[places[other]..].iter().map(|(role, _)| *role).collect();
-                    reader.errors.add(|| circle(reader.source, raw, &cycle));
-                }
-                _ => {}
-            }
-        }
-    }
+    let next = |role: usize, nth: usize| orders[role].get(nth).map(|after| usize::from(after.role));
+    ordered(orders.len(), next, |path| reader.errors.add(|| circle(reader.source, raw, &path.collect::<Vec<_>>())));
 }
 
 /// The error about roles that wait for each other, each for the next.
@@ -243,6 +213,7 @@ fn lower_role(
             .iter()
             .map(|port| PortNeed { name: port.name.value.clone(), count: port.count, fixed: port.port })
             .collect(),
+        mounts: raw.mounts.clone(),
         image: raw.image.clone(),
         queue: raw.queue.as_ref().map(|queue| queue.value.clone()),
         priority: raw.priority.clone(),
@@ -257,6 +228,7 @@ fn lower_role(
         name: RoleName::new(raw.name.value.clone()).ok()?,
         replicas: raw.replicas.as_ref()?.value,
         work,
+        part: raw.part,
         completion,
         restart: role_restart(raw.restart.as_ref(), policy),
         start_after,
@@ -360,5 +332,6 @@ fn lower_policy(raw: &RawPolicy) -> Policy {
         },
         exits: raw.exits.as_ref().and_then(|at| Exits::named(at.value)),
         gang: raw.gang.unwrap_or(default.gang),
+        ..default
     }
 }

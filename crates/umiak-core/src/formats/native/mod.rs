@@ -25,7 +25,7 @@ use super::document::tree::{Node, Value};
 use super::settings::Settings;
 use crate::diag::Code;
 use crate::mask::Known;
-use crate::model::Job;
+use crate::model::{Job, Workload};
 use params::Params;
 pub(super) use params::is_name;
 
@@ -33,7 +33,7 @@ const SECRETS: Secrets =
     Secrets { named: &["env", "params", "labels"], all: &["secrets"], params: "params", prefix: "" };
 
 pub(super) fn read(reader: &mut Reader<'_>, root: Node, given: &[(String, String)], settings: &Settings) -> Reading {
-    let (masked, mut names) = masked::<Params>(reader.source, &root, &SECRETS);
+    let (masked, mut names) = masked::<Params>(reader.source, &root, &SECRETS, Vec::new());
     let secrets = root.child("secrets").map_or(&[][..], Node::entries);
     names.extend(secrets.iter().filter_map(|(name, _)| name.text()).map(str::to_owned));
     let params = params::params(reader, &root, given);
@@ -41,7 +41,8 @@ pub(super) fn read(reader: &mut Reader<'_>, root: Node, given: &[(String, String
     let job = job(reader, root, &params, settings);
     let mut secrets = Known::default();
     names.iter().filter_map(|name| params.get(name)).for_each(|value| secrets.add(value));
-    Reading { job, masked, secrets, needed: params.needed }
+    let work = job.map(|job| Workload::Job(Box::new(job)));
+    Reading { work, masked, secrets, needed: params.needed, ..Reading::default() }
 }
 
 /// The name of a job appears in lists, messages and variables, where it cannot be masked.

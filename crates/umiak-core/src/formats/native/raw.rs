@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use super::keys::{self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PORTS, MAX_REPLICAS, MAX_RESTARTS, UNLIMITED};
+use super::keys::{
+    self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PORTS, MAX_REPLICAS, MAX_RESTARTS, PART_WORDS, PARTS, UNLIMITED,
+};
 use crate::diag::{Code, Span};
 use crate::formats::document::reader::{At, Entries, NameRule, Reader, did_you_mean, either};
 use crate::formats::document::tree::{Node, Value, shortened};
-use crate::model::{Contract, Exits, MinSucceeded, Restart};
+use crate::model::{Contract, Exits, MinSucceeded, Mount, Part, Restart};
 
 #[derive(Debug, Default)]
 pub(super) struct RawDocument {
@@ -51,6 +53,7 @@ pub(super) struct RawRole {
     pub(super) env: Vec<(At<String>, At<String>)>,
     pub(super) dir: Option<String>,
     pub(super) own_dir: bool,
+    pub(super) mounts: Vec<Mount>,
     pub(super) image: Option<String>,
     pub(super) queue: Option<At<String>>,
     pub(super) priority: Option<String>,
@@ -65,6 +68,7 @@ pub(super) struct RawRole {
     pub(super) start_timeout: Option<At<Duration>>,
     pub(super) grace: Option<Duration>,
     pub(super) contracts: Option<Vec<Contract>>,
+    pub(super) part: Option<Part>,
 }
 
 #[derive(Debug, Default)]
@@ -254,6 +258,7 @@ fn role(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawRol
         env: entries.read(reader, "env", env).unwrap_or_default(),
         dir: entries.value(reader, "dir", Reader::word),
         own_dir: entries.value(reader, "own_dir", Reader::boolean).unwrap_or(false),
+        mounts: entries.get("mounts").map(|node| mounts(reader, node)).unwrap_or_default(),
         image: entries.value(reader, "image", Reader::word),
         queue: entries.read(reader, "queue", Reader::word),
         priority: entries.value(reader, "priority", Reader::word),
@@ -268,8 +273,35 @@ fn role(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawRol
         start_timeout: entries.read(reader, "start_timeout", Reader::limit),
         grace: entries.value(reader, "grace", Reader::duration),
         contracts: entries.get("contracts").map(|node| contracts(reader, node)),
+        part: entries.value(reader, "part", part),
         name,
     })
+}
+
+fn part(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<At<Part>> {
+    let At { value, at } = reader.choice(what, node, PART_WORDS)?;
+    PARTS.iter().find(|(word, _)| *word == value).map(|(_, part)| At { value: *part, at })
+}
+
+fn mounts(reader: &mut Reader<'_>, node: &Node) -> Vec<Mount> {
+    node.one_or_many().iter().filter_map(|item| mount(reader, item)).collect()
+}
+
+fn mount(reader: &mut Reader<'_>, node: &Node) -> Option<Mount> {
+    const WHAT: &str = "a mount";
+    let entries = reader.entries(WHAT, node, keys::MOUNT.names())?;
+    let [dir, path] = ["dir", "path"].map(|key| {
+        let node = entries.required(reader, WHAT, key, node.at)?;
+        reader.word(&format!("`{key}`"), node)
+    });
+    let read_only = entries.value(reader, "read_only", Reader::boolean).unwrap_or(false);
+    let path = path?;
+    if !path.value.starts_with('/') {
+        reader.error(Code::F0013, path.at, "`path` of a mount must be absolute", "");
+        return None;
+    }
+    let dir = dir?.value;
+    Some(Mount { name: dir.clone(), dir: dir.into(), path: path.value.into(), read_only })
 }
 
 fn replicas(reader: &mut Reader<'_>, node: &Node) -> Option<At<u32>> {

@@ -8,7 +8,7 @@ use super::keys::{DOCUMENT, ROLE, TABLES, Table};
 use super::*;
 use crate::diag::{Diagnostic, Source};
 use crate::formats::document::{self, Document, Format, decode};
-use crate::formats::parse;
+use crate::formats::{Given, parse};
 use crate::model::{Completion, Contract, MinSucceeded, Resources, Restart, Scope, StartAfter, When};
 
 fn documents(kind: &str) -> Vec<PathBuf> {
@@ -29,11 +29,11 @@ fn plain(diagnostics: &[Diagnostic]) -> String {
 
 fn given(text: &str, params: &[(&str, &str)]) -> Result<Document, String> {
     let params: Vec<(String, String)> = params.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    parse(&Source::new("job.yaml", text), &params, &Settings::default()).map_err(|errors| plain(&errors))
+    parse(&Source::new("job.yaml", text), &Given::new(&params, &Settings::default())).map_err(|errors| plain(&errors))
 }
 
 fn job(text: &str) -> Job {
-    given(text, &[]).unwrap_or_else(|errors| panic!("{text}\n{errors}")).job
+    given(text, &[]).unwrap_or_else(|errors| panic!("{text}\n{errors}")).job().unwrap().clone()
 }
 
 fn refused(text: &str) -> String {
@@ -58,9 +58,9 @@ fn a_port_number_is_not_a_count() {
 #[test]
 fn the_example_of_the_design() {
     let design = documents("good").into_iter().find(|path| path.ends_with("design.yaml")).unwrap();
-    let document = parse(&source(&design), &[], &Settings::default()).unwrap();
+    let document = parse(&source(&design), &Given::new(&[], &Settings::default())).unwrap();
     assert_eq!(document.notices, []);
-    let job = document.job;
+    let job = document.job().unwrap().clone();
     assert_eq!(job.name.as_str(), "ctr");
     assert_eq!(job.contracts, [Contract::Paddle]);
     assert_eq!(job.policy.restart.max, 2);
@@ -88,10 +88,10 @@ fn the_example_of_the_design() {
 fn good_documents() {
     for path in documents("good") {
         let source = source(&path);
-        let document = parse(&source, &[], &Settings::default())
+        let document = parse(&source, &Given::new(&[], &Settings::default()))
             .unwrap_or_else(|errors| panic!("{}\n{}", path.display(), plain(&errors)));
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let job = serde_json::to_string_pretty(&document.job).unwrap();
+        let job = serde_json::to_string_pretty(document.job().unwrap()).unwrap();
         assert_snapshot!(format!("good-{name}"), format!("{job}\n{}\n{}", plain(&document.notices), document.masked));
     }
 }
@@ -100,7 +100,7 @@ fn good_documents() {
 fn bad_documents() {
     for path in documents("bad") {
         let source = source(&path);
-        let errors = parse(&source, &[], &Settings::default()).expect_err(&path.display().to_string());
+        let errors = parse(&source, &Given::new(&[], &Settings::default())).expect_err(&path.display().to_string());
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         assert_snapshot!(format!("bad-{name}"), plain(&errors));
     }
@@ -110,11 +110,12 @@ fn bad_documents() {
 fn masked_text_says_the_same() {
     for path in documents("good") {
         let source = source(&path);
-        let document = parse(&source, &[], &Settings::default()).unwrap();
+        let document = parse(&source, &Given::new(&[], &Settings::default())).unwrap();
         let masked = Source::new(source.name.clone(), document.masked.clone());
-        let again = parse(&masked, &[], &Settings::default()).unwrap_or_else(|errors| panic!("{}", plain(&errors)));
+        let again = parse(&masked, &Given::new(&[], &Settings::default()))
+            .unwrap_or_else(|errors| panic!("{}", plain(&errors)));
         assert_eq!(again.masked, document.masked);
-        assert_eq!(again.job.roles.len(), document.job.roles.len());
+        assert_eq!(again.job().unwrap().roles.len(), document.job().unwrap().roles.len());
         for secret in ["hf_abcdef", "li:pw"] {
             assert!(!document.masked.contains(secret), "{}", document.masked);
         }
@@ -160,6 +161,9 @@ fn every_key_of_the_table() {
             "A port" => role(&format!("ports: {{x: {inner}}}")),
             "`start_after` in full" if entry.starts_with("role:") => role(&format!("start_after: {inner}")),
             "`start_after` in full" => role(&format!("start_after: {{role: first, {entry}}}")),
+            "A mount" if entry.starts_with("dir:") => role(&format!("mounts: [{{{entry}, path: /other}}]")),
+            "A mount" if entry.starts_with("path:") => role(&format!("mounts: [{{dir: other, {entry}}}]")),
+            "A mount" => role(&format!("mounts: [{{dir: d, path: /p, {entry}}}]")),
             other => panic!("{other} is new: say where it stands"),
         }
     };
@@ -236,7 +240,7 @@ fn secrets_whatever_their_names_are() {
     let text = "umiak: v1\nparams: {lr: 0.125}\nsecrets: {who: hidden, what: }\nroles:\n  secrets: {command: \"a {{ who }} {{ what }} ${{ '{' }}{{ lr }}}\"}\n";
     assert!(refused(text).contains("error[F0034]: parameter `what` has no value"));
     let document = given(text, &[("what", "given-one")]).unwrap();
-    assert_eq!(document.job.roles[0].work.command[2], "a hidden given-one ${0.125}");
+    assert_eq!(document.job().unwrap().roles[0].work.command[2], "a hidden given-one ${0.125}");
     assert!(!document.masked.contains("hidden") && document.masked.contains("lr: 0.125"), "{}", document.masked);
     assert!(document.masked.contains("{{ who }}"), "a role of that name is no secret: {}", document.masked);
     assert_eq!(document.secrets.masked("", "0.125 hidden given-one"), "0.125 ******** ********");
@@ -276,7 +280,7 @@ fn scopes_of_the_policy() {
 fn parameters() {
     let text = "umiak: v1\nparams: {n: 2, who: }\nroles: {main: {replicas: \"{{ n }}\", command: \"echo {{who}} {{'{{'}} x }}\"}}\n";
     assert!(refused(text).contains("F0034"));
-    let job = given(text, &[("who", "{{ n }} \"; rm -rf"), ("n", "7")]).unwrap().job;
+    let job = given(text, &[("who", "{{ n }} \"; rm -rf"), ("n", "7")]).unwrap().job().unwrap().clone();
     assert_eq!(job.roles[0].replicas, 7);
     assert_eq!(job.roles[0].work.command[2], "echo {{ n }} \"; rm -rf {{ x }}");
     let wrong = given(text, &[("who", "x"), ("m", "1"), ("frobnicate", "1"), ("n", "many")]).unwrap_err();
@@ -326,14 +330,15 @@ fn bytes_that_are_no_document() {
         decode("a.bin", b"\x7fELF\0").unwrap_err(),
         decode("b.yaml", b"a: 1\nb: \xff\n").unwrap_err(),
         decode("c.yaml", b"\xff\xfea\0").unwrap_err(),
-        decode("d.yaml", &vec![b'a'; 5 << 20]).unwrap_err(),
+        decode("d.yaml", &vec![b'a'; document::MAX_BYTES + 1]).unwrap_err(),
     ]));
 }
 
 #[test]
 fn json_has_the_places() {
     let errors =
-        parse(&Source::new("job.yaml", "umiak: v1\nroles: {a: {comand: x}}\n"), &[], &Settings::default()).unwrap_err();
+        parse(&Source::new("job.yaml", "umiak: v1\nroles: {a: {comand: x}}\n"), &Given::new(&[], &Settings::default()))
+            .unwrap_err();
     assert_snapshot!(serde_json::to_string_pretty(&errors).unwrap());
 }
 
@@ -377,7 +382,7 @@ fn extensions_hold_anchors() {
     let text = "umiak: v1\nx-env: &env {LR: \"{{ lr }}\", API_KEY: hidden}\nx-note: [any, {thing: \"{{ at all }}\"}]\nparams: {lr: 3}\nroles:\n  main: {command: \"true\", env: *env}\n  more: {command: \"true\", env: {<<: *env, LR: 4}}\n";
     let document = given(text, &[]).unwrap();
     let env = |role: usize| -> Vec<String> {
-        document.job.roles[role].work.env.iter().map(|(name, value)| format!("{name}={value}")).collect()
+        document.job().unwrap().roles[role].work.env.iter().map(|(name, value)| format!("{name}={value}")).collect()
     };
     assert_eq!(env(0), ["LR=3", "API_KEY=hidden"]);
     assert!(env(1).contains(&"LR=4".to_owned()) && env(1).contains(&"API_KEY=hidden".to_owned()), "{:?}", env(1));
@@ -395,17 +400,17 @@ fn extensions_hold_anchors() {
 fn parameters_to_be_given_are_no_errors_of_a_check() {
     let text = "umiak: v1\nname: \"run-{{ n }}\"\nparams: {n: , m: }\nroles:\n  main: {command: \"{{ m }}\", replicas: \"{{ n }}\", timeout: \"{{ n }}\", env: {A: \"{{ m }}\"}}\n";
     let check = |text: &str, given: &[(String, String)]| {
-        crate::formats::check(&Source::new("job.yaml", text), given, &Settings::default())
+        crate::formats::check(&Source::new("job.yaml", text), &Given::new(given, &Settings::default()))
     };
     let checked = check(text, &[]);
     assert_eq!((checked.diagnostics, checked.needed), (vec![], vec!["n".to_owned(), "m".to_owned()]));
-    assert!(checked.job.is_none());
+    assert!(checked.work.is_none());
     let n = ("n".to_owned(), "x".to_owned());
     let wrong = check(text, std::slice::from_ref(&n));
     assert_eq!(wrong.needed, ["m"]);
     assert!(plain(&wrong.diagnostics).contains("`replicas` must be a whole number"), "{:?}", wrong.diagnostics);
     let whole = check(text, &[("n".to_owned(), "2".to_owned()), ("m".to_owned(), "true".to_owned())]);
-    assert_eq!(whole.job.map(|job| job.roles[0].replicas), Some(2));
+    assert_eq!(whole.work.map(|work| work.jobs().next().unwrap().roles[0].replicas), Some(2));
     let errors = refused(text);
     assert_eq!(errors.matches("error[").count(), 2, "nothing follows from them:\n{errors}");
 }
@@ -417,7 +422,7 @@ fn a_name_cannot_hold_a_secret() {
             "umiak: v1\nname: \"{name}\"\nparams: {{token: abc, a: x, b: y}}\nroles: {{main: {{command: \"true\", env: {{KEY: \"{{{{ b }}}}\"}}}}}}\n"
         )
     };
-    assert_eq!(given(&text("job-{{ a }}"), &[]).unwrap().job.name.as_str(), "job-x");
+    assert_eq!(given(&text("job-{{ a }}"), &[]).unwrap().job().unwrap().clone().name.as_str(), "job-x");
     for name in ["job-{{ token }}", "{{a}}-{{b}}"] {
         let errors = given(&text(name), &[("token", "other")]).unwrap_err();
         assert!(errors.starts_with("error[F0014]: the name of a job must not contain a secret\n"), "{errors}");
@@ -428,7 +433,7 @@ fn a_name_cannot_hold_a_secret() {
 fn thousands_of_roles_in_a_row() {
     let role = |index: u32| format!("  r{index}: {{command: x, start_after: r{}}}\n", (index + 1) % 3000);
     let text = format!("umiak: v1\nroles:\n{}", (0..3000).map(role).collect::<Vec<_>>().concat());
-    let errors = parse(&Source::new("job.yaml", text), &[], &Settings::default()).unwrap_err();
+    let errors = parse(&Source::new("job.yaml", text), &Given::new(&[], &Settings::default())).unwrap_err();
     assert_eq!(errors.len(), 1);
 }
 
@@ -461,7 +466,7 @@ proptest! {
     #[test]
     fn never_panics_on_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         if let Ok(source) = decode("x", &bytes) {
-            let _ = parse(&source, &[], &Settings::default());
+            let _ = parse(&source, &Given::new(&[], &Settings::default()));
         }
     }
 
@@ -470,13 +475,13 @@ proptest! {
         let source = Source::new("x.yaml", text);
         let params = [("epochs".to_owned(), "7".to_owned())];
         for params in [&params[..], &[]] {
-            match parse(&source, params, &Settings::default()) {
+            match parse(&source, &Given::new(params, &Settings::default())) {
                 Ok(document) => {
-                    let again = parse(&source, params, &Settings::default()).unwrap();
+                    let again = parse(&source, &Given::new(params, &Settings::default())).unwrap();
                     prop_assert_eq!(&document, &again);
                     // The lowered job can be serialized and read back.
-                    let json = serde_json::to_string(&document.job).unwrap();
-                    prop_assert_eq!(serde_json::from_str::<Job>(&json).unwrap(), document.job);
+                    let json = serde_json::to_string(document.job().unwrap()).unwrap();
+                    prop_assert_eq!(&serde_json::from_str::<Job>(&json).unwrap(), document.job().unwrap());
                 }
                 Err(errors) => {
                     prop_assert!(!errors.is_empty());

@@ -6,12 +6,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::keys::{CONTRACTS, UNLIMITED};
+use super::keys::{CONTRACTS, PARTS, UNLIMITED};
 use super::lower::{MAX_PLATFORM, START_TIMEOUT};
 use crate::formats::units;
 use crate::model::{
-    Completion, Contract, Exits, Job, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleRestart, Scope,
-    StartAfter, Success, When,
+    Completion, Contract, Exits, Job, MinSucceeded, Mount, Policy, PortNeed, Resources, Restart, Role, RoleRestart,
+    Scope, StartAfter, Success, When,
 };
 
 /// Around the name of a parameter, in texts of a job. Documents do not contain such characters: they have no meaning.
@@ -169,6 +169,7 @@ fn role(text: &mut String, job: &Job, index: usize, role: &Role) {
         put("dir", false, templated(&dir.to_string_lossy()));
     }
     put("own_dir", !work.own_dir, "true".to_owned());
+    put("mounts", work.mounts.is_empty(), list(&work.mounts.iter().map(mount).collect::<Vec<_>>()));
     put("completes", role.completion.decides, "false".to_owned());
     let completion = completion(&role.completion);
     put("completion", completion.is_empty(), flow(&completion));
@@ -179,10 +180,18 @@ fn role(text: &mut String, job: &Job, index: usize, role: &Role) {
     put("start_timeout", role.timeouts.start == start, limit(role.timeouts.start));
     put("grace", role.grace.is_none(), limit(role.grace));
     put("contracts", work.contracts.is_none(), contracts(work.contracts.as_deref().unwrap_or_default()));
+    let part = PARTS.iter().find(|(_, part)| Some(*part) == role.part);
+    put("part", part.is_none(), part.map_or("", |(word, _)| word).to_owned());
     if !work.env.is_empty() {
         mapping(text, 2, "env", work.env.iter().map(|(name, value)| (scalar(name), value.as_str())));
     }
     command(text, &work.command);
+}
+
+fn mount(mount: &Mount) -> String {
+    let [dir, path] = [&mount.dir, &mount.path].map(|path| templated(&path.to_string_lossy()));
+    let read_only = mount.read_only.then(|| ("read_only", "true".to_owned()));
+    flow(&[("dir", dir), ("path", path)].into_iter().chain(read_only).collect::<Vec<_>>())
 }
 
 fn command(text: &mut String, words: &[String]) {
@@ -393,13 +402,13 @@ mod tests {
 
     use super::*;
     use crate::diag::Source;
-    use crate::formats::parse;
     use crate::formats::settings::Settings;
+    use crate::formats::{Given, parse};
     use crate::model::RoleName;
 
     fn read(text: &str) -> Job {
-        let document = parse(&Source::new("x.yaml", text), &[], &Settings::default());
-        document.unwrap_or_else(|errors| panic!("{text}\n{}", errors[0].to_plain())).job
+        let document = parse(&Source::new("x.yaml", text), &Given::new(&[], &Settings::default()));
+        document.unwrap_or_else(|errors| panic!("{text}\n{}", errors[0].to_plain())).job().unwrap().clone()
     }
 
     /// The document of a job, which is the same job.

@@ -44,8 +44,8 @@ pub(in crate::formats) fn convert(
     let (values, _) = values(&mut reader, root, given);
     let mut names = Names::new(source, root, &values, kept);
     let with = |more: &[(String, String)]| [given, more].concat();
-    let job = read(&mut reader, root, &with(&names.any)).job?;
-    let mut of_draft = read(&mut reader, root, &with(&names.references)).job?;
+    let job = read(&mut reader, root, &with(&names.any)).job()?;
+    let mut of_draft = read(&mut reader, root, &with(&names.references)).job()?;
     let mut comments = comments(source, root, notices);
     for (role, comments) in of_draft.roles.iter().zip(&mut comments.roles) {
         if role.work.command.iter().any(|word| has_parts(word) && has_reference(word)) {
@@ -103,7 +103,8 @@ impl Names {
         of_prerequisites(root, |name, value| {
             names.inserted.insert(value.to_owned(), name.to_owned());
         });
-        let as_secrets: HashSet<String> = masked::<Values<'_>>(source, root, &SECRETS).1.into_iter().collect();
+        let as_secrets: HashSet<String> =
+            masked::<Values<'_>>(source, root, &SECRETS, Vec::new()).1.into_iter().collect();
         let used: BTreeSet<String> = words::<Values<'_>>(&source.text).map(canonical).collect();
         let of_kind = |kind: &str| {
             let prefix = format!("{kind}.");

@@ -25,7 +25,7 @@ use super::document::template::words;
 use super::document::tree::{Node, Value};
 use crate::diag::{Code, Span};
 use crate::mask::{self, Known};
-use crate::model::{Exits, Job, Restart, Success};
+use crate::model::{Exits, Job, Restart, Success, Workload};
 pub(super) use convert::{Conversion, convert};
 use values::{Below, Values, canonical};
 
@@ -33,7 +33,7 @@ const SECRETS: Secrets =
     Secrets { named: &["parameters"], all: &["secrets"], params: "parameters", prefix: "$parameters." };
 
 pub(super) fn read(reader: &mut Reader<'_>, root: &Node, given: &[(String, String)]) -> Reading {
-    let (masked, names) = masked::<Values>(reader.source, root, &SECRETS);
+    let (masked, names) = masked::<Values>(reader.source, root, &SECRETS, Vec::new());
     let (values, needed) = values(reader, root, given);
     let raw = raw::document(reader, root);
     let job = lower::lower(reader, root, &raw, &values);
@@ -59,7 +59,8 @@ pub(super) fn read(reader: &mut Reader<'_>, root: &Node, given: &[(String, Strin
             value.as_deref().into_iter().for_each(&mut add);
         }
     }
-    Reading { job, masked, secrets, needed }
+    let work = job.map(|job| Workload::Job(Box::new(job)));
+    Reading { work, masked, secrets, needed, ..Reading::default() }
 }
 
 /// OpenPAI's own rules in the two places where umiak has others: a job whose instances have all failed may succeed, and

@@ -1,10 +1,9 @@
 mod mutated;
-mod tree;
 
 use crate::diag::{Code, Source};
 use crate::formats::document::{Document, Format};
 use crate::formats::settings::Settings;
-use crate::formats::{check, convert, parse};
+use crate::formats::{Given, check, convert, parse};
 use crate::model::{Contract, MinSucceeded, Success};
 
 const HEAD: &str = "protocolVersion: 2\nname: ddp\ntype: job\n";
@@ -21,12 +20,12 @@ fn with_role(role: &str) -> Source {
 }
 
 fn parsed(source: &Source) -> Document {
-    parse(source, &[], &Settings::default()).unwrap_or_else(|errors| panic!("{errors:#?}"))
+    parse(source, &Given::new(&[], &Settings::default())).unwrap_or_else(|errors| panic!("{errors:#?}"))
 }
 
 /// The lines and messages of all errors.
 fn errors(source: &Source) -> Vec<String> {
-    let errors = parse(source, &[], &Settings::default()).expect_err("it has errors");
+    let errors = parse(source, &Given::new(&[], &Settings::default())).expect_err("it has errors");
     errors
         .iter()
         .map(|error| {
@@ -37,11 +36,15 @@ fn errors(source: &Source) -> Vec<String> {
 }
 
 fn notices(source: &Source) -> Vec<String> {
-    check(source, &[], &Settings::default()).diagnostics.iter().map(|notice| notice.message.clone()).collect()
+    check(source, &Given::new(&[], &Settings::default()))
+        .diagnostics
+        .iter()
+        .map(|notice| notice.message.clone())
+        .collect()
 }
 
 fn script(document: &Document, role: usize) -> &str {
-    &document.job.roles[role].work.command[2]
+    &document.job().unwrap().roles[role].work.command[2]
 }
 
 #[test]
@@ -74,7 +77,7 @@ defaults: {virtualCluster: vc1, deployment: prod}
 ",
     );
     let document = parsed(&source);
-    let job = &document.job;
+    let job = document.job().unwrap().clone();
     assert_eq!((job.name.as_str(), job.policy.success, job.policy.restart.max), ("ddp", Success::First, 3));
     assert_eq!(job.contracts, [Contract::Pai, Contract::Torch]);
     let [servers, workers] = &job.roles[..] else { panic!("{job:?}") };
@@ -241,9 +244,10 @@ fn secrets_are_known_and_masked() {
     for secrets in ["secrets: '******'", "secrets: {token: '********'}"] {
         let text = source.text.replace("secrets: {token: hunter2-hunter2}", secrets);
         let source = Source::new("job.yaml", text);
-        assert_eq!(check(&source, &[], &Settings::default()).needed, ["secrets.token"], "{secrets}");
+        assert_eq!(check(&source, &Given::new(&[], &Settings::default())).needed, ["secrets.token"], "{secrets}");
         let given = [("secrets.token".to_owned(), "again".to_owned())];
-        let document = parse(&source, &given, &Settings::default()).unwrap_or_else(|errors| panic!("{errors:#?}"));
+        let document =
+            parse(&source, &Given::new(&given, &Settings::default())).unwrap_or_else(|errors| panic!("{errors:#?}"));
         assert!(script(&document, 0).ends_with("\nx again"), "{secrets}");
     }
 }
@@ -253,9 +257,10 @@ fn parameters_of_the_command_line() {
     let source =
         document(&format!("parameters: {{lr: 1}}\ntaskRoles:\n  w: {{{NEEDS}, commands: ['<% $parameters.lr %>']}}\n"));
     let given = |name: &str| vec![(name.to_owned(), "7".to_owned())];
-    let document = parse(&source, &given("lr"), &Settings::default()).unwrap_or_else(|errors| panic!("{errors:#?}"));
+    let document =
+        parse(&source, &Given::new(&given("lr"), &Settings::default())).unwrap_or_else(|errors| panic!("{errors:#?}"));
     assert!(script(&document, 0).ends_with("\n7"));
-    let errors = parse(&source, &given("lrr"), &Settings::default()).expect_err("no such parameter");
+    let errors = parse(&source, &Given::new(&given("lrr"), &Settings::default())).expect_err("no such parameter");
     assert_eq!(errors[0].message, "`job.yaml` has no parameter `lrr`");
 }
 
@@ -265,7 +270,7 @@ fn refused(template: &str, given: &[(&str, &str)]) -> (String, String) {
         "parameters: {{nest: {{k: v}}, nul: , list: [a, b], lr: 1}}\nsecrets: {{tok: abcdefgh}}\ntaskRoles:\n  w: {{{NEEDS}, commands: ['x <% {template} %>']}}\n"
     ));
     let given: Vec<(String, String)> = given.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    match parse(&source, &given, &Settings::default()) {
+    match parse(&source, &Given::new(&given, &Settings::default())) {
         Ok(document) => (script(&document, 0).rsplit('\n').next().unwrap_or_default().to_owned(), String::new()),
         Err(errors) => {
             let label = errors[0].labels.first().map(|label| label.label.clone()).filter(|text| !text.is_empty());
@@ -310,7 +315,7 @@ fn parameters_with_parts_and_without_a_value() {
     let source = document(&format!(
         "parameters: {{nul: }}\ntaskRoles:\n  w: {{{NEEDS}, commands: ['<% $parameters.nul %>']}}\n"
     ));
-    assert_eq!(check(&source, &[], &Settings::default()).needed, ["nul"]);
+    assert_eq!(check(&source, &Given::new(&[], &Settings::default())).needed, ["nul"]);
     let errors = convert(&source, &[], &Settings::default()).expect_err("it needs a value");
     assert_eq!(errors[0].message, "parameter `nul` has no value");
 }
@@ -333,7 +338,8 @@ fn objects_of_the_controller_are_refused() {
         (format!("kind: List\napiVersion: v1\nitems:\n- kind: Pod\n- {}", inside.trim_end()), 6),
         (format!("{framework}spec: [not YAML\n"), 2),
     ] {
-        let errors = parse(&Source::new("f.yaml", text.as_str()), &[], &Settings::default()).expect_err("not a job");
+        let errors = parse(&Source::new("f.yaml", text.as_str()), &Given::new(&[], &Settings::default()))
+            .expect_err("not a job");
         let [error] = &errors[..] else { panic!("{errors:?}") };
         assert!(error.message.contains("`Framework`") && error.hints[0].contains("OpenPAI"), "{text}{error:?}");
         assert_eq!(error.labels[0].start.line, line, "{text}");
@@ -447,7 +453,7 @@ fn a_document_becomes_a_native_one() {
     assert!(!text.contains("s3cret"), "{text}");
     insta::assert_snapshot!(text);
     let native = Source::new("native.yaml", text);
-    let checked = check(&native, &[], &Settings::default());
+    let checked = check(&native, &Given::new(&[], &Settings::default()));
     assert!(checked.needed.contains(&"token".to_owned()), "{:?}", checked.needed);
     let told: Vec<&str> = checked.diagnostics.iter().map(|notice| notice.message.as_str()).collect();
     assert_eq!(told, ["queue `prod` is not in `umiak.toml`"; 2]);
@@ -472,7 +478,7 @@ fn other_documents_become_native_ones() {
         include_str!("../../../../../examples/jobs/openpai.yaml"),
     ] {
         let native = Source::new("native.yaml", converted(&Source::new("job.yaml", text)));
-        let checked = check(&native, &[], &Settings::default());
+        let checked = check(&native, &Given::new(&[], &Settings::default()));
         assert!(checked.diagnostics.iter().all(|notice| notice.code == Code::F0050), "{:?}", checked.diagnostics);
     }
 }
@@ -499,7 +505,7 @@ fn errors_of_a_conversion_are_those_of_the_document() {
     for text in ["taskRoles: {}\n", "taskRoles: [a]\nname: [\n", ""] {
         let source = document(text);
         let errors = convert(&source, &[], &Settings::default()).unwrap_err();
-        assert_eq!(errors, check(&source, &[], &Settings::default()).diagnostics, "{text}");
+        assert_eq!(errors, check(&source, &Given::new(&[], &Settings::default())).diagnostics, "{text}");
     }
     // Secrets that OpenPAI has masked are not needed.
     let masked = document(&format!(
@@ -539,7 +545,7 @@ fn errors_do_not_show_secrets() {
         ("umiak: v1\n", "{zwei: hunter2-hunter2, drei: pa55word-zzz, zwei: other-zzzz}"),
     ] {
         let source = Source::new("job.yaml", format!("{head}secrets: {secrets}\n"));
-        let errors = parse(&source, &[], &Settings::default()).expect_err("it has errors");
+        let errors = parse(&source, &Given::new(&[], &Settings::default())).expect_err("it has errors");
         let line = source.text.lines().count();
         assert!(errors.iter().any(|error| error.labels.iter().any(|label| label.start.line == line)), "{errors:?}");
         for error in errors {

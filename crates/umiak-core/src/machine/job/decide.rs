@@ -2,7 +2,7 @@
 
 use super::phase::Phase;
 use super::verdict::Diagnosis;
-use super::{Attempt, Effect, Machine, Stand, Timestamp};
+use super::{Attempt, Effect, Machine, Stand, Timer, Timestamp};
 use crate::facts::{Fact, Outcome, StopReason};
 use crate::machine::exit_code;
 use crate::machine::role;
@@ -15,7 +15,7 @@ impl Machine {
             Phase::NotStarted(_) => return self.end_before_start(effects),
             Phase::Pausing(pause) => return self.leave_pause(pause, now, effects),
             Phase::Finished { .. } => return,
-            Phase::Running | Phase::Completed | Phase::Stopping(_) => {}
+            Phase::Running | Phase::Lingering | Phase::Completed | Phase::Stopping(_) => {}
         }
         loop {
             if self.stop().is_none_or(|stop| stop.outcome == Outcome::Succeeded) {
@@ -47,7 +47,8 @@ impl Machine {
     /// Evaluates each role's policy. The first failure or the last required success stops the rest.
     fn decide(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         // Once all deciding roles have succeeded, the way the others end is no failure.
-        let blameless = self.stop().is_some();
+        let is_lingering = matches!(self.phase, Phase::Lingering);
+        let blameless = self.stop().is_some() || is_lingering;
         // Without a deciding role, all roles decide: otherwise the job would be over at its start.
         let nobody_decides = !self.job.roles.iter().any(|role| role.completion.decides);
         let (mut standings, mut succeeded) = (Vec::with_capacity(self.job.roles.len()), 0);
@@ -82,12 +83,25 @@ impl Machine {
                 } else if self.replicas.total().waiting() == 0 {
                     self.phase = Phase::Completed;
                 }
-            } else if some_live {
-                self.stop_all(StopReason::Completed, Outcome::Succeeded, None, now, effects);
-            } else {
+            } else if !some_live {
+                self.disarm(Timer::Linger, effects);
                 self.phase = Phase::Completed;
+            } else if let Some(linger) = self.job.policy.linger {
+                if !is_lingering {
+                    self.linger(now + linger, effects);
+                }
+            } else {
+                self.stop_all(StopReason::Completed, Outcome::Succeeded, None, now, effects);
             }
         }
+    }
+
+    /// Leaves the roles that do not decide alone until this time. The job has succeeded: no limit ends it any more.
+    fn linger(&mut self, until: Timestamp, effects: &mut Vec<Effect>) {
+        self.phase = Phase::Lingering;
+        self.give_up_restarts(effects);
+        self.disarm(Timer::Deadline, effects);
+        self.arm(Timer::Linger, until, effects);
     }
 
     /// The outcome of a role under its completion policy.

@@ -236,6 +236,8 @@ pub enum Timer {
     GraceOf(Of),
     AbandonOf(Of),
     BackoffOf(Of),
+    /// Roles that do not decide should have ended by now.
+    Linger,
     /// Replicas of this role on other nodes should listen by now.
     Elsewhere(u16),
     /// Roles that wait for this one start without it.

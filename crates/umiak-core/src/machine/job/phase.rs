@@ -1,9 +1,10 @@
 //! The phases of a job, with the data of each.
 //!
 //! ```text
-//! NotStarted ─► Running ─┬► Completed ─► Finished
-//!      │                 └► Stopping ──► Finished
-//!      └► Pausing ◄─────────────┘
+//! NotStarted ─► Running ─┬► Lingering ─┬► Completed ─► Finished
+//!      │                 ├─────────────┤
+//!      │                 └─────────────┴► Stopping ──► Finished
+//!      └► Pausing ◄────────────────────────┘
 //!            └► Running, as the next attempt
 //! ```
 
@@ -16,6 +17,8 @@ pub(super) enum Phase {
     /// A stop requested before the start takes effect at the start.
     NotStarted(Option<Stop>),
     Running,
+    /// All deciding roles have succeeded, and the others may end by themselves for a while.
+    Lingering,
     /// All deciding roles have succeeded, and nothing has to be stopped.
     Completed,
     Stopping(Stop),
@@ -53,7 +56,7 @@ impl Machine {
             Phase::NotStarted(stop) => stop.as_ref(),
             Phase::Stopping(stop) => Some(stop),
             Phase::Pausing(pause) => pause.stop.as_ref(),
-            Phase::Running | Phase::Completed | Phase::Finished { .. } => None,
+            Phase::Running | Phase::Lingering | Phase::Completed | Phase::Finished { .. } => None,
         }
     }
 
@@ -62,7 +65,7 @@ impl Machine {
             Phase::NotStarted(stop) => stop.as_mut(),
             Phase::Stopping(stop) => Some(stop),
             Phase::Pausing(pause) => pause.stop.as_mut(),
-            Phase::Running | Phase::Completed | Phase::Finished { .. } => None,
+            Phase::Running | Phase::Lingering | Phase::Completed | Phase::Finished { .. } => None,
         }
     }
 
@@ -71,7 +74,9 @@ impl Machine {
         match &mut self.phase {
             Phase::NotStarted(before) => *before = Some(stop),
             Phase::Pausing(pause) => pause.stop = Some(stop),
-            Phase::Running | Phase::Completed | Phase::Stopping(_) => self.phase = Phase::Stopping(stop),
+            Phase::Running | Phase::Lingering | Phase::Completed | Phase::Stopping(_) => {
+                self.phase = Phase::Stopping(stop);
+            }
             Phase::Finished { .. } => {}
         }
     }
@@ -82,7 +87,7 @@ impl Machine {
 
     /// True if no waiting replica will start in this attempt.
     pub(super) fn starts_nothing(&self) -> bool {
-        self.stop().is_some() || matches!(self.phase, Phase::Completed)
+        self.stop().is_some() || matches!(self.phase, Phase::Lingering | Phase::Completed)
     }
 
     /// The exit code if this signal ends the supervisor before the machine has finished.

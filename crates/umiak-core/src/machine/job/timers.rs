@@ -36,6 +36,7 @@ impl Machine {
             | Timer::Grace
             | Timer::Abandon
             | Timer::Backoff
+            | Timer::Linger
             | Timer::Elsewhere(_)
             | Timer::Patience(_) => self.attempt,
         }
@@ -65,6 +66,7 @@ impl Machine {
             }
             Timer::Backoff => self.waited(),
             Timer::Deadline => self.stop_all(StopReason::Timeout, Outcome::Failed, None, now, effects),
+            Timer::Linger => self.stop_all(StopReason::Completed, Outcome::Succeeded, None, now, effects),
             Timer::GraceOf(of) => {
                 let late = self.overdue(self.slots_of(of), Timer::GraceOf);
                 self.kill_these(&late, Timer::AbandonOf(of), now, effects);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use umiak_core::diag::Diagnostic;
+use umiak_core::status::Status;
 use umiak_sys::regular;
 use umiak_sys::wait::read_at;
 use umiak_sys::watch::Watch;
@@ -17,13 +18,14 @@ use crate::cli::wait::lost;
 use crate::clock::wall_micros;
 use crate::history::journal::Follower;
 use crate::history::{Life, RunDir};
-use crate::views::logs::LogLines;
+use crate::views::logs::{LogLines, LogOwner};
 use crate::views::standing::LoadedRun;
 use crate::views::times::LineTime;
 
+use super::jobs::{Jobs, Words};
 use super::merge::{self, Telling};
 use super::source::{self, Pointer, Source};
-use super::{Asked, began, have_ended, limits};
+use super::{Asked, Wanted, have_ended, limits};
 
 /// Bytes read in one round before they are written.
 const AT_ONCE: usize = 1 << 20;
@@ -31,8 +33,9 @@ const AT_ONCE: usize = 1 << 20;
 /// An attempt that is followed.
 #[derive(Debug)]
 struct Live {
-    replica: String,
+    owner: LogOwner,
     attempt: u32,
+    began: u64,
     source: Source,
     file: Option<(File, PathBuf)>,
     offset: u64,
@@ -43,46 +46,83 @@ struct Live {
     told: bool,
 }
 
-pub(super) fn follow(
-    loaded: &LoadedRun,
-    names: &[String],
-    until: &[String],
-    wanted: &[(String, u32)],
-    asked: &Asked<'_>,
-) -> Done {
+/// What is followed.
+#[derive(Debug)]
+pub(super) enum Following {
+    /// Replicas of the run's only job, until these or the run have ended.
+    Replicas { names: Vec<String>, until: Vec<String> },
+    /// Steps, until these or the run have ended. The output of some was shown already.
+    Steps { words: Words, shown: Vec<Wanted> },
+}
+
+impl Following {
+    /// True if no more output comes.
+    fn is_over(&self, follower: &Follower) -> bool {
+        match self {
+            Self::Replicas { until, .. } => have_ended(follower.status(), until),
+            Self::Steps { words, .. } => {
+                let node = |word: &String| follower.pipeline().and_then(|pipeline| pipeline.node(word));
+                let has_ended = |word: &String| node(word).is_some_and(|node| node.ended().is_some());
+                follower.status().is_finished() || !words.steps.is_empty() && words.steps.iter().all(has_ended)
+            }
+        }
+    }
+
+    /// The attempts that have begun.
+    fn begun(&self, follower: &Follower, jobs: &Jobs) -> Vec<(LogOwner, Vec<u32>)> {
+        match self {
+            Self::Replicas { names, .. } => {
+                let known = names.iter().filter_map(|name| follower.status().replica(name));
+                let owner = |name: &String| LogOwner { step: None, replica: name.clone() };
+                known.map(|replica| (owner(&replica.replica), replica.begun())).collect()
+            }
+            Self::Steps { words, .. } => jobs.owners(words).map(|(owner, replica)| (owner, replica.begun())).collect(),
+        }
+    }
+}
+
+pub(super) fn follow(loaded: &LoadedRun, following: &Following, wanted: &[Wanted], asked: &Asked<'_>) -> Done {
     let run = &loaded.run;
     let mut follower = Follower::open(run)?;
+    let mut jobs = Jobs::default();
     let mut pointers: Vec<Pointer> = Vec::new();
     let mut followed: Vec<Live> = Vec::new();
-    read(&mut follower, run, &mut pointers)?;
-    let printer = asked.printer;
-    for (replica, attempt) in wanted {
-        begin(run, &pointers, &mut followed, printer.lines(replica, *attempt), replica, *attempt);
+    // The last attempt of each that is, or was, followed.
+    let mut newest: HashMap<LogOwner, u32> = HashMap::new();
+    if let Following::Steps { shown, .. } = following {
+        newest.extend(shown.iter().map(|shown| (shown.owner.clone(), shown.attempt)));
     }
-    if !catch_up(&mut followed, loaded, asked, follower.watch())? {
+    read(&mut follower, run, &mut pointers, following, &mut jobs)?;
+    let printer = asked.printer;
+    for wanted in wanted {
+        newest.insert(wanted.owner.clone(), wanted.attempt);
+        begin(run, &pointers, &mut followed, printer.lines(&wanted.owner, wanted.attempt), wanted);
+    }
+    if !catch_up(&mut followed, asked, follower.watch())? {
         return Ok(ExitCode::SUCCESS);
     }
     loop {
         // Both are checked before the files are read: everything written until then is read.
         let life = follower.life()?;
-        read(&mut follower, run, &mut pointers)?;
-        let is_over = have_ended(follower.status(), until);
-        for name in names {
-            let Some(replica) = follower.status().replica(name) else { continue };
-            let last = followed.iter().filter(|live| live.replica == *name).map(|live| live.attempt).max();
+        read(&mut follower, run, &mut pointers, following, &mut jobs)?;
+        let is_over = following.is_over(&follower);
+        for (owner, begun) in following.begun(&follower, &jobs) {
+            let last = newest.get(&owner).copied();
             // Several attempts may have begun and ended since the last round.
-            for attempt in replica.begun().into_iter().filter(|attempt| last.is_none_or(|last| *attempt > last)) {
-                begin(run, &pointers, &mut followed, printer.lines(name, attempt), name, attempt);
+            for attempt in begun.into_iter().filter(|attempt| last.is_none_or(|last| *attempt > last)) {
+                newest.insert(owner.clone(), attempt);
+                let wanted = Wanted { owner: owner.clone(), attempt, began: 0 };
+                begin(run, &pointers, &mut followed, printer.lines(&owner, attempt), &wanted);
             }
         }
         let mut out = Vec::new();
-        let newest: HashMap<String, u32> = followed.iter().map(|live| (live.replica.clone(), live.attempt)).collect();
         let mut kept = Vec::new();
         for mut live in followed {
             let is_read = live.pump(follower.watch(), &mut out)?;
-            // An attempt writes nothing more once a later one has begun.
-            let is_past = is_read && newest.get(&live.replica).is_some_and(|attempt| *attempt > live.attempt);
-            if is_past {
+            // An attempt writes nothing more once a later one has begun, or its step has ended.
+            let is_past = newest.get(&live.owner).is_some_and(|attempt| *attempt > live.attempt);
+            let is_ended = live.owner.step.as_ref().and_then(|step| jobs.job(step)).is_some_and(Status::is_finished);
+            if is_read && (is_past || is_ended) {
                 out.extend(live.lines.finish(now()));
             } else {
                 kept.push(live);
@@ -112,7 +152,7 @@ fn now() -> LineTime {
 }
 
 /// Shows earlier output: all of it, or its end. `false` when the reader has closed the pipe.
-fn catch_up(followed: &mut [Live], loaded: &LoadedRun, asked: &Asked<'_>, watch: &Watch) -> Result<bool, Diagnostic> {
+fn catch_up(followed: &mut [Live], asked: &Asked<'_>, watch: &Watch) -> Result<bool, Diagnostic> {
     let (mut telling, mut changed, mut places) = (Vec::new(), Vec::new(), Vec::new());
     for (place, live) in followed.iter().enumerate() {
         let (path, _) = live.source.current();
@@ -121,10 +161,9 @@ fn catch_up(followed: &mut [Live], loaded: &LoadedRun, asked: &Asked<'_>, watch:
         }
         let _ = watch.add(path);
         let parts = live.source.open(asked.window)?;
-        let (replica, attempt) = (live.replica.as_str(), live.attempt);
         changed.push(parts.last().and_then(source::Open::changed));
-        let (began, lines) = (began(&loaded.status, replica, attempt), asked.printer.lines(replica, attempt));
-        telling.push(Telling::new(replica, attempt, parts, began, lines));
+        let lines = asked.printer.lines(&live.owner, live.attempt);
+        telling.push(Telling::new(&live.owner.to_string(), live.attempt, parts, live.began, lines));
         places.push(place);
     }
     let limits = limits(&mut telling, &changed, asked.since)?;
@@ -141,29 +180,30 @@ fn catch_up(followed: &mut [Live], loaded: &LoadedRun, asked: &Asked<'_>, watch:
 }
 
 /// Reads new facts.
-fn read(follower: &mut Follower, run: &RunDir, pointers: &mut Vec<Pointer>) -> Result<(), Diagnostic> {
+fn read(
+    follower: &mut Follower,
+    run: &RunDir,
+    pointers: &mut Vec<Pointer>,
+    following: &Following,
+    jobs: &mut Jobs,
+) -> Result<(), Diagnostic> {
     while let Some(item) = follower.next()? {
-        source::note(run, &item.record.fact, pointers);
+        source::note(run, &item.record, pointers);
+        if let Following::Steps { words, .. } = following {
+            jobs.add(words, &item.record);
+        }
     }
     Ok(())
 }
 
-fn begin<'a>(
-    run: &RunDir,
-    pointers: &[Pointer],
-    followed: &'a mut Vec<Live>,
-    lines: LogLines,
-    replica: &str,
-    attempt: u32,
-) -> &'a mut Live {
-    let source = Source::find(run, pointers, replica, attempt);
+fn begin(run: &RunDir, pointers: &[Pointer], followed: &mut Vec<Live>, lines: LogLines, wanted: &Wanted) {
+    let Wanted { owner, attempt, began } = wanted.clone();
+    let source = Source::find(run, pointers, &owner, attempt);
     let (path, offset) = source.current();
     for earlier in followed.iter_mut().filter(|live| live.source.current().0 == path) {
         earlier.end = earlier.end.or(Some(offset));
     }
-    let replica = replica.to_owned();
-    followed.push(Live { replica, attempt, source, file: None, offset, end: None, lines, told: false });
-    followed.last_mut().expect("just begun")
+    followed.push(Live { owner, attempt, began, source, file: None, offset, end: None, lines, told: false });
 }
 
 impl Live {
@@ -173,7 +213,7 @@ impl Live {
             Ok(file) => Some(file),
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound && !std::mem::replace(&mut self.told, true) {
-                    talk(&source::unreadable(&self.replica, self.attempt, path, &error));
+                    talk(&source::unreadable(&self.owner.to_string(), self.attempt, path, &error));
                 }
                 None
             }
@@ -195,7 +235,7 @@ impl Live {
             let left = self.end.map_or(u64::MAX, |end| end.saturating_sub(self.offset));
             let most = left.min(buffer.len() as u64) as usize;
             let count = read_at(file, &mut buffer[..most], self.offset)
-                .map_err(|error| source::unreadable(&self.replica, self.attempt, &*path, &error))?;
+                .map_err(|error| source::unreadable(&self.owner.to_string(), self.attempt, &*path, &error))?;
             self.offset += count as u64;
             out.extend(self.lines.feed(&buffer[..count], now()));
             if out.len() > AT_ONCE {

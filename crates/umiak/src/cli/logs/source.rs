@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Fact, LogEnd, PlannedReplica};
+use umiak_core::facts::{Fact, LogEnd, PlannedReplica, Record};
 use umiak_sys::logger;
 use umiak_sys::regular;
 use umiak_sys::wait::{fill_at, read_at};
@@ -14,13 +14,14 @@ use umiak_sys::wait::{fill_at, read_at};
 use crate::cli::runs::talk;
 use crate::history::{RunDir, RunId, ids, is_held, journal};
 use crate::host::log_end;
+use crate::views::logs::LogOwner;
 
 const BLOCK: usize = 128 << 10;
 
 /// Where the output of an attempt goes, according to its plan.
 #[derive(Debug)]
 pub(super) struct Pointer {
-    replica: String,
+    owner: LogOwner,
     attempt: u32,
     path: PathBuf,
     start: LogPlace,
@@ -47,7 +48,7 @@ impl LogPlace {
 /// All pointers of a run, in the order of the plans.
 pub(super) fn pointers(run: &RunDir) -> Result<Vec<Pointer>, Diagnostic> {
     let mut pointers = Vec::new();
-    journal::each(run, |item| note(run, &item.record.fact, &mut pointers))?;
+    journal::each(run, |item| note(run, &item.record, &mut pointers))?;
     let is_open = |pointer: &Pointer| pointer.end.is_none() && !pointer.path.starts_with(run.path());
     if pointers.iter().any(is_open) && !is_held(run)? {
         let later = later_starts(run)?;
@@ -82,11 +83,12 @@ fn later_starts(run: &RunDir) -> Result<Vec<(PathBuf, LogPlace)>, Diagnostic> {
     Ok(starts)
 }
 
-/// Updates the pointers from a fact. Relative paths are relative to the run directory.
-pub(super) fn note(run: &RunDir, fact: &Fact, pointers: &mut Vec<Pointer>) {
-    match fact {
+/// Updates the pointers from a record. Relative paths are relative to the run directory.
+pub(super) fn note(run: &RunDir, record: &Record, pointers: &mut Vec<Pointer>) {
+    let owner = |replica: &String| LogOwner { step: record.step.clone(), replica: replica.clone() };
+    match &record.fact {
         Fact::Planned(planned) => pointers.extend(planned.replicas.iter().map(|place| Pointer {
-            replica: place.replica.clone(),
+            owner: owner(&place.replica),
             attempt: planned.attempt,
             path: run.path().join(&place.log),
             start: LogPlace::start_of(place),
@@ -95,8 +97,8 @@ pub(super) fn note(run: &RunDir, fact: &Fact, pointers: &mut Vec<Pointer>) {
             is_gone: false,
         })),
         Fact::Ended { subject, log_end: Some(end), .. } => {
-            let of =
-                |pointer: &&mut Pointer| (&pointer.replica, pointer.attempt) == (&subject.replica, subject.attempt);
+            let owner = owner(&subject.replica);
+            let of = |pointer: &&mut Pointer| (&pointer.owner, pointer.attempt) == (&owner, subject.attempt);
             if let Some(pointer) = pointers.iter_mut().rev().find(of) {
                 pointer.end = Some(end.clone());
             }
@@ -143,7 +145,8 @@ pub(super) enum Window {
 /// The output of one attempt: usually a part of one file, or several files if the log was rotated.
 #[derive(Debug)]
 pub(super) struct Source {
-    replica: String,
+    /// For messages.
+    owner: String,
     attempt: u32,
     parts: Vec<Part>,
     is_cut: bool,
@@ -169,20 +172,21 @@ impl Part {
 
 impl Source {
     /// Finds the log in the run directory, else at the place that the plan of the attempt names.
-    pub(super) fn find(run: &RunDir, pointers: &[Pointer], replica: &str, attempt: u32) -> Self {
-        let pointer = pointers.iter().rev().find(|pointer| pointer.replica == replica && pointer.attempt == attempt);
-        let own = run.own_log(replica, attempt, pointer.map(|pointer| pointer.path.as_path()));
+    pub(super) fn find(run: &RunDir, pointers: &[Pointer], owner: &LogOwner, attempt: u32) -> Self {
+        let pointer = pointers.iter().rev().find(|pointer| pointer.owner == *owner && pointer.attempt == attempt);
+        let own =
+            run.own_log(owner.step.as_ref(), &owner.replica, attempt, pointer.map(|pointer| pointer.path.as_path()));
         let (parts, is_cut) = match (own, pointer) {
             (Some(own), _) => Self::in_own_directory(&own),
             (None, Some(pointer)) => {
                 let later = pointers
                     .iter()
-                    .filter(|other| other.replica == replica && other.attempt > attempt && other.path == pointer.path);
+                    .filter(|other| other.owner == *owner && other.attempt > attempt && other.path == pointer.path);
                 pointer.parts(later.map(|other| other.start).min())
             }
             (None, None) => unreachable!("an attempt without a plan has a log of its own"),
         };
-        Self { replica: replica.to_owned(), attempt, parts, is_cut }
+        Self { owner: owner.to_string(), attempt, parts, is_cut }
     }
 
     /// The log of an attempt with a directory of its own.
@@ -201,7 +205,7 @@ impl Source {
 
     /// Opens the files, each limited to the part to show, in order.
     pub(super) fn open(&self, window: Window) -> Result<Vec<Open>, Diagnostic> {
-        let who = format!("`{}`, attempt {}", self.replica, self.attempt);
+        let who = format!("`{}`, attempt {}", self.owner, self.attempt);
         if self.is_cut {
             talk(
                 &Diagnostic::notice(Code::J0010, format!("the log of {who} was rotated: only what is left is shown"))
@@ -210,7 +214,7 @@ impl Source {
         }
         let mut opened = Vec::new();
         for part in &self.parts {
-            let fail = |error: io::Error| unreadable(&self.replica, self.attempt, &part.path, &error);
+            let fail = |error: io::Error| unreadable(&self.owner, self.attempt, &part.path, &error);
             let file = match regular::open_to_read(&part.path) {
                 // Removed by rotation in the meantime; later files still exist.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && opened.len() + 1 < self.parts.len() => {
@@ -241,7 +245,7 @@ impl Source {
             let end = part.end.unwrap_or(length).clamp(start, length);
             opened.push(Open { file, path: part.path.clone(), offset: start, end, buffer: vec![0; BLOCK] });
         }
-        let fail = |error: io::Error| unreadable(&self.replica, self.attempt, self.current().0, &error);
+        let fail = |error: io::Error| unreadable(&self.owner, self.attempt, self.current().0, &error);
         match window {
             Window::All => {}
             Window::Last { count, bytes } => last(&mut opened, count, bytes).map_err(fail)?,

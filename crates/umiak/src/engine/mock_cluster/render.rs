@@ -53,7 +53,7 @@ mod tests {
     use umiak_core::formats;
     use umiak_core::formats::settings::Settings;
     use umiak_core::mask::Known;
-    use umiak_core::model::{FIRST_ATTEMPT, StepIndex};
+    use umiak_core::model::{FIRST_ATTEMPT, StepIndex, Workload};
     use umiak_core::plan::document::{Granted, RunPlace, Submission, names, needs, place};
     use umiak_core::plan::pool::Given;
     use umiak_core::plan::{Attempt, Wishes};
@@ -65,7 +65,11 @@ mod tests {
     fn a_gang_as_it_is_submitted() {
         let document = "umiak: v1\nname: ctr\nroles:\n  server: {command: [serve], ports: {rpc: 1}, completes: false}\n  trainer: {replicas: 2, command: [train, --fast], env: {MODE: sync}, contracts: torch, resources: {memory: 2Gi}}\n";
         let source = Source::new("job.yaml", document);
-        let job = formats::parse(&source, &[], &Settings::default()).expect("a document").job;
+        let job = formats::parse(&source, &formats::Given::new(&[], &Settings::default()))
+            .expect("a document")
+            .job()
+            .expect("a job")
+            .clone();
         let needed = needs(&job);
         let ports = Paper::default().ports(needed.ports as u16).ports;
         let granted =
@@ -73,7 +77,8 @@ mod tests {
         let submission = Submission {
             v: 1,
             params: Vec::new(),
-            job,
+            repeats: None,
+            work: Workload::Job(Box::new(job.clone())),
             engine: "mock-cluster".into(),
             wishes: Wishes::default(),
             known: Known::default(),
@@ -83,8 +88,13 @@ mod tests {
             programs: vec!["serve".into(), "train".into()],
         };
         let (run, tasks, scratch) = ("run-000001".into(), "tasks".into(), "scratch".into());
-        let plan =
-            place(&submission, RunPlace { run, user: "li".into(), cpus: 4, tasks, scratch, attached: false }, granted);
+        let plan = place(
+            &submission,
+            &job,
+            &submission.programs,
+            RunPlace { run, step: None, user: "li".into(), cpus: 4, tasks, scratch, attached: false },
+            granted,
+        );
         let start = |slot| {
             let given = Given::default();
             let process = plan.process(&Attempt {

@@ -2,34 +2,33 @@
 
 use std::sync::Arc;
 
-use umiak_core::diag::{Code, Diagnostic, Source};
+use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Outcome};
-use umiak_core::formats::document::Format;
 use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{Again, AttemptId, Machine};
 use umiak_core::mask::Known;
-use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation, Job, Resources, StepIndex};
-use umiak_core::plan::document::{self, RunPlace, Submission};
-use umiak_core::plan::pool::Pool;
-use umiak_core::plan::{Gpu, Inventory, Plan, Replica, Wishes};
-use umiak_core::status::{State, Status};
+use umiak_core::model::{ExitCodes, Generation, Pipeline, StepIndex, Workload};
+use umiak_core::plan::document::Submission;
+use umiak_core::plan::{PipelinePlan, Plan, Replica, Wishes};
+use umiak_core::status::{PipelineStatus, State, Status};
 use umiak_sys::memory::{self, MemoryCgroup, Refused};
-use umiak_sys::regular;
 
 use super::door::DocumentDoor;
-use super::submit::check_variables;
-use super::{needs, submit, tasks};
+use super::mounts::check_mounts;
+use super::site::Site;
+use super::steps::PipelineSteps;
+use super::{submit, tasks};
 use crate::clock::Clock;
 use crate::driver::record::{Journal, Recorder};
 use crate::driver::sources::Sources;
-use crate::driver::{self, Core, Driver, Talk};
+use crate::driver::{self, Driver, JobRun, Run, Talk};
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
 use crate::engine::mock_cluster::MockCluster;
-use crate::engine::{Engine, EngineKind, FixedPort};
+use crate::engine::{Engine, EngineKind};
 use crate::front::preparing::{self, Voice, Watch};
 use crate::history::journal::{self, Writer};
-use crate::history::{Home, RunDir, cannot_write, replace};
+use crate::history::{Home, RunDir, cannot_write, find, replace};
 use crate::host::inventory::{self, Extras};
 use crate::secrets;
 
@@ -84,7 +83,8 @@ impl From<Diagnostic> for NotBegun {
     }
 }
 
-const CODES: CodeStyle = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
+pub(super) const CODES: CodeStyle =
+    CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
 
 /// Supervises a run to its end and returns the exit code. The process must have only one thread. `ready` is called once
 /// the run has begun, with the notices added until then. On an error before that, a new run is removed, and so are the
@@ -124,7 +124,6 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let clock = Clock::start();
     let Beginning { home, run, submission, mut notices, why, talk, mut early } = beginning;
     preparing::at(run.path());
-    let (job, wishes) = (&submission.job, submission.wishes);
     let known = secrets::learn(&submission);
     crate::front::launch::prepare::clean_scratch();
     umiak_sys::cgroup::clean_orphans();
@@ -135,66 +134,94 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
         submit::write(&submission, &run).map_err(|error| cannot_write(&run.secrets(), &error))?;
     }
     let kind = EngineKind::parse(&submission.engine)?;
+    let wishes = submission.wishes;
     let inventory = inventory::gather(submission.environment.clone(), Extras::default());
-    let needed = document::needs(job);
-    let cpus = (wishes.strict_resources && kind.capabilities().here).then(own_cpus);
-    check_cpus(job, &run, needed.cpus, cpus.as_deref())?;
-    let (room, unlimited) = make_room(kind, job, &run);
-    notices.extend(unenforced(job, kind, wishes, unlimited.as_ref())?);
+    let site = Site::new(run.clone(), kind, submission, &inventory, !talk.detached);
+    site.check_cpus()?;
+    check_mounts(&site.submission.work, kind, &site.submission.directory)?;
+    let (room, unlimited) = make_room(kind, &site.submission.work, &run);
+    notices.extend(unenforced(&site.submission.work, kind, wishes, unlimited.as_ref())?);
+    if talk.stdin.is_some() && !kind.capabilities().stdin {
+        let message = format!("`--stdin`: replicas on engine `{}` cannot read this terminal", kind.word());
+        return Err(Diagnostic::error(Code::L0001, message).hint("use `--engine local`, or omit `--stdin`").into());
+    }
     early.hear()?;
     let mut engine = start_engine(kind, &run, wishes, room)?;
     // The lock is free when supervisor and guardian have exited, and the replicas with them.
     engine.keep(writer.lock());
     early.watch = Some(Watch::start(&early.sources, early.voice.clone())?);
-    let granted = needs::lease(engine.as_mut(), job, &needed)?;
-    let candidates = candidates(&inventory);
-    let devices = if needed.gpus > 0 {
-        engine.lease_devices(StepIndex::default(), &candidates, needed.gpus)?
-    } else {
-        Vec::new()
-    };
-    check_devices(job, &run, needed.gpus, devices.len() as u32, candidates.len())?;
-    let (cpus_here, attached) = (inventory.cpus, !talk.detached);
-    let (id, tasks, scratch) = (run.id().to_string(), run.tasks(None), run.scratch());
-    let user = umiak_sys::host::user().unwrap_or_default();
-    let place = RunPlace { run: id, user, cpus: cpus_here, tasks, scratch, attached };
-    let plan = document::place(&submission, place, granted);
-    talk.console(&plan)?;
-    if talk.stdin.is_some() && !kind.capabilities().stdin {
-        let message = format!("`--stdin`: replicas on engine `{}` cannot read this terminal", kind.word());
-        return Err(Diagnostic::error(Code::L0001, message).hint("use `--engine local`, or omit `--stdin`").into());
+    engine.remove_at_end(&[run.scratch()]);
+    // The status after this supervisor is recorded: a retry resets it.
+    let mut recorded = writer.recorded().clone();
+    let supervised = writer.number(clock.now(), [(None, driver::record::supervised(why))]);
+    for record in &supervised {
+        recorded.add(record);
     }
-    check_variables(kind, &plan)?;
-    write_plan(&run, &plan, &known)?;
-    engine.check_ports(&fixed_ports(&plan))?;
-    engine.remove_at_end(std::slice::from_ref(&plan.scratch));
+    let status = &recorded.run;
+    let (labels, environment) = (site.submission.work.labels().clone(), site.submission.environment.clone());
+    let work = match &site.submission.work {
+        Workload::Job(job) => {
+            let (plan, pool) = site.place(engine.as_mut(), None, job, &site.submission.programs)?;
+            talk.console(&plan)?;
+            write_plan(&run, &plan, &known)?;
+            let mut machine = Machine::new(plan.job.clone(), CODES, fastrand::u64(..));
+            let mut adopted = Vec::new();
+            if why != Began::Submitted {
+                adopted = adopt(engine.as_mut(), &plan, status)?;
+                machine.recover(status, again(why), &|id| adopted.contains(&id));
+            }
+            Begun::Job(Box::new(JobRun::new(None, machine, Arc::new(plan), pool)), adopted)
+        }
+        Workload::Pipeline(pipeline) => {
+            write_pipeline(&run, &site, pipeline, &known)?;
+            let own = recorded.pipeline.as_deref().filter(|_| why != Began::Submitted);
+            let repeated = match &site.submission.repeats {
+                Some(run) => repeated(home, run)?,
+                None => None,
+            };
+            let pipeline = Arc::new((**pipeline).clone());
+            Begun::Pipeline(Box::new(PipelineSteps::new(pipeline, site, home, own, repeated.as_ref())?))
+        }
+    };
     let style = talk.style();
     let screen = talk.screen(&style)?;
     early.hear()?;
     let mut sources = early.sources;
     sources.listen(&run).map_err(|error| cannot_write(&run.control(), &error))?;
-    let mut machine = Machine::new(plan.job.clone(), CODES, fastrand::u64(..));
-    let mut adopted = Vec::new();
-    // The status after this supervisor is recorded: a retry resets it.
-    let mut status = writer.status().clone();
-    writer.number(clock.now(), [driver::record::supervised(why)]).iter().for_each(|record| status.add(record));
-    if why != Began::Submitted {
-        adopted = adopt(engine.as_mut(), &plan, &status)?;
-        machine.recover(&status, again(why), &|id| adopted.contains(&id));
-    }
-    let mut journal = Journal::new(home.clone(), run.clone(), writer, true, &plan.engine);
+    let mut journal = Journal::new(home.clone(), run.clone(), writer, true, kind.word());
     let masked = |(name, value): (&String, &String)| (name.clone(), known.masked(name, value));
-    journal.labels = plan.job.labels.iter().map(masked).collect();
+    journal.labels = labels.iter().map(masked).collect();
     journal.control = run.control().to_string_lossy().into_owned();
-    let pool = Pool::new(devices, cpus);
-    let door = DocumentDoor { run, known, environment: submission.environment };
+    let door = Box::new(DocumentDoor { run, known, environment });
     let recorder = Recorder::new(Some(journal), why);
-    let plan = Arc::new(plan);
-    let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);
-    let mut driver = Driver { core, engine, door: Box::new(door) };
-    driver.announce(&notices)?;
-    driver.adopt(&adopted, &status);
+    let run = Run::new(talk, style, clock, sources, screen, recorder);
+    let driver = match work {
+        Begun::Job(job, adopted) => {
+            let mut driver = Driver::of_job(run, engine, door, *job);
+            driver.announce(&notices)?;
+            driver.adopt(&adopted, status);
+            driver
+        }
+        Begun::Pipeline(steps) => {
+            let mut driver = Driver::of_steps(run, engine, door, steps);
+            driver.announce(&notices)?;
+            driver
+        }
+    };
     Ok((driver, notices))
+}
+
+/// The recorded nodes of the run that this one repeats.
+fn repeated(home: &Home, run: &str) -> Result<Option<(PipelineStatus, String)>, Diagnostic> {
+    let Ok(dir) = find(home, run) else { return Ok(None) };
+    let replay = journal::replay(&dir).map_err(|error| error.diagnostic())?;
+    Ok(replay.pipeline.map(|nodes| (*nodes, run.to_owned())))
+}
+
+/// What a supervisor runs.
+enum Begun {
+    Job(Box<JobRun>, Vec<AttemptId>),
+    Pipeline(Box<PipelineSteps>),
 }
 
 /// Which replicas a supervisor that takes over runs.
@@ -204,19 +231,6 @@ fn again(why: Began) -> Again {
         Began::Retried => Again::Unsuccessful,
         Began::RetriedAll => Again::All,
     }
-}
-
-fn fixed_ports(plan: &Plan) -> Vec<FixedPort<'_>> {
-    let mut fixed = Vec::new();
-    for replica in &plan.replicas {
-        let role = plan.role(replica.slot);
-        for need in &role.work.ports {
-            if let (Some(port), Some(address)) = (need.fixed, replica.host.address()) {
-                fixed.push(FixedPort { role: role.name.as_str(), name: &need.name, address, port });
-            }
-        }
-    }
-    fixed
 }
 
 /// Checks that no other process has resumed or retried the run in the meantime.
@@ -233,20 +247,6 @@ fn check_stage(run: &RunDir, why: Began, status: &Status) -> Result<(), Diagnost
     }
     Err(Diagnostic::error(Code::J0025, format!("another command has resumed or retried {} in the meantime", run.id()))
         .hint(format!("`umiak show {}` shows its state", run.id())))
-}
-
-/// The GPUs that the submitter may use, labelled as `CUDA_VISIBLE_DEVICES` names them.
-fn candidates(inventory: &Inventory) -> Vec<(u32, Device)> {
-    let limit = inventory.env.get(DeviceKind::Gpu.visible_variable()).filter(|value| *value != "all");
-    let named = |gpu: &Gpu| match limit {
-        None => Some(gpu.index.to_string()),
-        Some(list) => {
-            let is_it = |label: &&str| *label == gpu.index.to_string() || *label == gpu.uuid;
-            list.split(',').map(str::trim).find(is_it).map(str::to_owned)
-        }
-    };
-    let device = |gpu: &Gpu| Some((gpu.minor, Device { label: named(gpu)?, position: gpu.index }));
-    inventory.gpus.iter().filter_map(device).collect()
 }
 
 fn start_engine(
@@ -277,6 +277,14 @@ fn adopt(engine: &mut dyn Engine, plan: &Plan, status: &Status) -> Result<Vec<At
     Ok(adopted)
 }
 
+/// Writes the pipeline, which a run that repeats this one starts from.
+fn write_pipeline(run: &RunDir, site: &Site, pipeline: &Pipeline, known: &Known) -> Result<(), Diagnostic> {
+    let plan = PipelinePlan::new(Some(run.id().to_string()), &site.submission, pipeline);
+    let mut text = serde_json::to_vec(&plan.masked(known)).expect("a plan is JSON");
+    text.push(b'\n');
+    replace(&run.plan(), &text).map_err(|error| cannot_write(&run.plan(), &error))
+}
+
 /// Writes the plan, and the variables that all replicas get.
 fn write_plan(run: &RunDir, plan: &Plan, known: &Known) -> Result<(), Diagnostic> {
     let mut text = serde_json::to_vec(&plan.masked(known)).expect("a plan is JSON");
@@ -286,87 +294,10 @@ fn write_plan(run: &RunDir, plan: &Plan, known: &Known) -> Result<(), Diagnostic
     replace(&run.common(), common.as_bytes()).map_err(|error| cannot_write(&run.common(), &error))
 }
 
-/// Checks that `there` is enough for all replicas at once or, without a gang, for the largest one.
-fn check_enough(job: &Job, there: u32, needed: u32, of_role: impl Fn(&Resources) -> u32) -> Result<(), Shortage> {
-    let widest = job.roles.iter().map(|role| of_role(&role.work.resources)).max().unwrap_or(0);
-    match there {
-        _ if there >= needed || !job.policy.gang && there >= widest => Ok(()),
-        _ if there >= widest => Err(Shortage::OfAll),
-        _ => Err(Shortage::OfOne),
-    }
-}
-
-/// What the host has too little for.
-enum Shortage {
-    OfOne,
-    /// For all at once; they could run in turns.
-    OfAll,
-}
-
-/// What hints suggest, in the keys of the document's format.
-struct Keys {
-    no_gpus: &'static str,
-    no_gang: &'static str,
-}
-
-impl Keys {
-    fn of(run: &RunDir) -> Self {
-        let bytes = regular::read(&run.document()).unwrap_or_default();
-        match Format::of(&Source::new("", String::from_utf8_lossy(&bytes))) {
-            Some(Format::OpenPai) => {
-                Self { no_gpus: "set `gpu: 0` in `resourcePerInstance`", no_gang: "extras: {gangAllocation: false}" }
-            }
-            Some(Format::Native | Format::PaddleFlow | Format::PaddleRec) | None => {
-                Self { no_gpus: "remove `gpu` from `resources`", no_gang: "policy: {gang: false}" }
-            }
-        }
-    }
-}
-
-/// Checks that enough GPUs are leased.
-fn check_devices(job: &Job, run: &RunDir, needed: u32, leased: u32, there: usize) -> Result<(), Diagnostic> {
-    check_enough(job, leased, needed, |resources| resources.gpus).map_err(|shortage| {
-        let Keys { no_gpus, no_gang } = Keys::of(run);
-        Diagnostic::error(Code::J0020, "too few GPUs are free on this host")
-            .row("needed", needed.to_string())
-            .row("free", format!("{leased} of {there}"))
-            .hint(match shortage {
-                _ if there == 0 => format!("this host has no GPUs; {no_gpus} to run on CPUs"),
-                Shortage::OfAll => format!("stop the processes that use them, start fewer replicas, or let replicas wait for each other with `{no_gang}`"),
-                Shortage::OfOne => "stop the processes that use them, or request fewer GPUs".to_owned(),
-            })
-    })
-}
-
-/// The CPUs that replicas can be bound to: those this process may run on, limited by the CPU quota of its cgroup.
-fn own_cpus() -> Vec<u32> {
-    let mut cpus = umiak_sys::host::allowed_cpus();
-    cpus.truncate(umiak_sys::host::cpus());
-    cpus
-}
-
-/// Checks that there are enough CPUs, with `--strict-resources`.
-fn check_cpus(job: &Job, run: &RunDir, needed: u32, there: Option<&[u32]>) -> Result<(), Diagnostic> {
-    let Some(there) = there.map(|cpus| cpus.len() as u32) else { return Ok(()) };
-    check_enough(job, there, needed, Resources::whole_cpus).map_err(|shortage| {
-        Diagnostic::error(Code::J0020, "too few CPUs on this host for `--strict-resources`")
-            .row("needed", needed.to_string())
-            .row("usable", there.to_string())
-            .hint(match shortage {
-                Shortage::OfAll => format!(
-                    "start fewer replicas, request less `cpu`, or let replicas wait for each other with `{}`",
-                    Keys::of(run).no_gang
-                ),
-                Shortage::OfOne => {
-                    "request less `cpu`, or omit `--strict-resources` to run without enforcing it".to_owned()
-                }
-            })
-    })
-}
-
 /// The cgroup for memory limits, if a role has one, or why it could not be created.
-fn make_room(kind: EngineKind, job: &Job, run: &RunDir) -> (Option<MemoryCgroup>, Option<Refused>) {
-    let is_wanted = kind.capabilities().here && job.roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
+fn make_room(kind: EngineKind, work: &Workload, run: &RunDir) -> (Option<MemoryCgroup>, Option<Refused>) {
+    let mut roles = work.jobs().flat_map(|job| &job.roles);
+    let is_wanted = kind.capabilities().here && roles.any(|role| role.work.resources.memory_bytes.is_some());
     match is_wanted.then(|| MemoryCgroup::create(&run.id().to_string())) {
         None => (None, None),
         Some(Ok(room)) => (Some(room), None),
@@ -376,14 +307,14 @@ fn make_room(kind: EngineKind, job: &Job, run: &RunDir) -> (Option<MemoryCgroup>
 
 /// Notices about resources that are not enforced. With `--strict-resources`, an error.
 fn unenforced(
-    job: &Job,
+    work: &Workload,
     kind: EngineKind,
     wishes: Wishes,
     unlimited: Option<&Refused>,
 ) -> Result<Vec<Diagnostic>, Diagnostic> {
-    let roles = &job.roles;
-    let has_cpu = roles.iter().any(|role| role.work.resources.cpu_millis.is_some());
-    let has_memory = roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
+    let roles = || work.jobs().flat_map(|job| &job.roles);
+    let has_cpu = roles().any(|role| role.work.resources.cpu_millis.is_some());
+    let has_memory = roles().any(|role| role.work.resources.memory_bytes.is_some());
     let is_here = kind.capabilities().here;
     let on_engine = || format!("on engine `{}`", kind.word());
     let mut what = Vec::new();
@@ -406,7 +337,7 @@ fn unenforced(
         hint.into_iter().fold(notice, Diagnostic::hint)
     };
     let mut notices: Vec<Diagnostic> = what.into_iter().map(notice).collect();
-    if roles.iter().any(|role| role.work.image.is_some()) {
+    if roles().any(|role| role.work.image.is_some()) {
         let text = format!("`image` is not used on engine `{}`: commands run directly on this host", kind.word());
         notices.push(Diagnostic::notice(Code::J0023, text));
     }

@@ -24,13 +24,13 @@ pub(super) struct DocumentDoor {
 }
 
 impl Door for DocumentDoor {
-    fn planned(&self, core: &Core) -> Vec<String> {
-        let job = &core.plan.job;
+    fn planned(&self, core: &Core<'_>) -> Vec<String> {
+        let job = &core.job.plan.job;
         let roles: Vec<String> = job.roles.iter().map(|role| format!("{} {}", role.replicas, role.name)).collect();
         vec![
             format!("job {}", job.name),
             roles.join(", "),
-            format!("engine {}", core.plan.engine),
+            format!("engine {}", core.job.plan.engine),
             self.run.id().to_string(),
         ]
     }
@@ -50,40 +50,45 @@ impl Door for DocumentDoor {
         }
     }
 
-    fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace {
-        let Some(replica) = finding.subject.rank.and_then(|rank| core.plan.replica(rank)) else {
+    fn place(&self, core: &Core<'_>, finding: &Finding) -> ReplicaPlace {
+        let Some(replica) = finding.subject.rank.and_then(|rank| core.job.plan.replica(rank)) else {
             return ReplicaPlace::default();
         };
         ReplicaPlace {
-            host: core.node(replica.slot).unwrap_or_else(umiak_sys::host::name),
-            pid: core.pid(replica.slot),
-            devices: Device::described(DeviceKind::Gpu, core.pool.devices_of(replica.slot)),
-            log: core.plan.log(replica, finding.subject.attempt).path.display().to_string(),
-            name: Some(finding.subject.replica.clone()),
-            run: core.recorder.run_name(),
+            host: core.job.node(replica.slot).unwrap_or_else(umiak_sys::host::name),
+            pid: core.job.pid(replica.slot),
+            devices: Device::described(DeviceKind::Gpu, core.job.pool.devices_of(replica.slot)),
+            log: core.job.plan.log(replica, finding.subject.attempt).path.display().to_string(),
+            name: Some(match &core.job.step {
+                None => finding.subject.replica.clone(),
+                Some(step) if core.job.plan.replicas.len() == 1 => format!("step {step}"),
+                Some(step) => format!("step {step}, {}", finding.subject.replica),
+            }),
+            run: core.run.recorder.run_name(),
             start_limit: None,
             is_shown: false,
         }
     }
 
-    fn make(&mut self, core: &mut Core, id: AttemptId, process: &Process) -> std::io::Result<()> {
-        let Some(replica) = core.plan.at(id.slot) else { return Ok(()) };
-        let Some(dir) = core.plan.attempt_dir(replica, id.attempt) else { return Ok(()) };
-        tasks::make(&dir, process, &self.known)?;
+    fn make(&mut self, core: &mut Core<'_>, id: AttemptId, process: &Process) -> std::io::Result<()> {
+        let Some(replica) = core.job.plan.at(id.slot) else { return Ok(()) };
+        let Some(dir) = core.job.plan.attempt_dir(replica, id.attempt) else { return Ok(()) };
+        let common = core.job.step.as_ref().map(|_| core.job.plan.common.as_slice());
+        tasks::make(&dir, process, common, &self.known)?;
         if let Some(membership) = replica.member {
-            let attempt = core.machine.attempt();
-            umiak_sys::files::make_directory(&core.plan.gloo_dir(membership.group, attempt))?;
+            let attempt = core.job.machine.attempt();
+            umiak_sys::files::make_directory(&core.job.plan.gloo_dir(membership.group, attempt))?;
             if attempt > FIRST_ATTEMPT && id.slot.index == 0 {
                 // Removing those of very many attempts at the end would take long.
-                let _ = std::fs::remove_dir_all(core.plan.gloo_dir(membership.group, attempt - 1));
+                let _ = std::fs::remove_dir_all(core.job.plan.gloo_dir(membership.group, attempt - 1));
             }
         }
         Ok(())
     }
 
-    fn ended(&mut self, core: &Core, id: AttemptId, end: &End) {
-        let Some(replica) = core.plan.at(id.slot) else { return };
-        if let Some(dir) = core.plan.attempt_dir(replica, id.attempt) {
+    fn ended(&mut self, core: &Core<'_>, id: AttemptId, end: &End) {
+        let Some(replica) = core.job.plan.at(id.slot) else { return };
+        if let Some(dir) = core.job.plan.attempt_dir(replica, id.attempt) {
             let End { exit, by_us, usage, .. } = end;
             let record = tasks::EndRecord {
                 v: 1,

@@ -8,17 +8,17 @@ use umiak_sys::ports::{LeaseError, LeaseRequest, PortRange};
 use crate::engine::{Engine, NotLeased, no_sockets, reserved_by};
 
 /// Leases from an engine, which holds the lease until it ends.
-pub(super) fn lease(engine: &mut dyn Engine, job: &Job, needs: &Needs) -> Result<Granted, Diagnostic> {
+pub(super) fn lease(engine: &mut dyn Engine, step: StepIndex, job: &Job, needs: &Needs) -> Result<Granted, Diagnostic> {
     let request = ports(needs)?;
     let hosts = match engine.kind().capabilities().hosts {
         Hosts::Names => document::names(job),
         Hosts::Addresses => {
-            let addresses = engine.lease_addresses(StepIndex::default(), needs.addresses)?;
+            let addresses = engine.lease_addresses(step, needs.addresses)?;
             addresses.into_iter().map(Host::Address).collect()
         }
     };
     let Some(request) = request else { return Ok(Granted { hosts, ports: Vec::new() }) };
-    let leased = engine.lease_ports(StepIndex::default(), request).map_err(|error| match error {
+    let leased = engine.lease_ports(step, request).map_err(|error| match error {
         NotLeased::TooFew(error) => too_few_ports(&error),
         NotLeased::Lost(diagnostic) => *diagnostic,
     })?;

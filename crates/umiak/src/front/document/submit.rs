@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::document::Document;
 use umiak_core::formats::pai;
 use umiak_core::mask::{Known, MASK};
-use umiak_core::model::{Job, Role};
+use umiak_core::model::{Job, Role, Workload};
 use umiak_core::plan::document::{SUBMISSION_VERSION as VERSION, Submission};
-use umiak_core::plan::{self, MAX_VARIABLE, Plan, Wishes};
+use umiak_core::plan::{self, MAX_VARIABLE, PipelinePlan, Plan, Wishes};
 
+use super::mounts::check_mounts;
 use crate::engine::EngineKind;
 use crate::front::preparing;
 use crate::history::{Home, RunDir, replace};
@@ -25,18 +27,39 @@ pub(crate) fn submission(
     params: &[(String, String)],
     engine: EngineKind,
 ) -> Result<Submission, Diagnostic> {
-    let directory = std::env::current_dir().map_err(|error| {
-        Diagnostic::error(Code::J0029, "the current directory does not exist")
-            .row("reason", error.to_string())
-            .hint("change to another directory: replicas start in it")
-    })?;
-    let (job, known) = (document.job.clone(), document.secrets.clone());
+    let directory = directory()?;
+    let (work, known) = (document.work.clone(), document.secrets.clone());
     let environment = inventory::environment();
-    let programs = programs(&job, engine, &directory, &environment)?;
+    check_mounts(&work, engine, &directory)?;
+    let programs = match &work {
+        Workload::Job(job) => programs(job, engine, &directory, &environment)?,
+        Workload::Pipeline(_) => Vec::new(),
+    };
     let (engine, wishes) = (engine.word().to_owned(), Wishes::default());
     let params = params.to_vec();
     let document = directory.join(file);
-    Ok(Submission { v: VERSION, job, params, engine, wishes, known, directory, document, environment, programs })
+    Ok(Submission {
+        v: VERSION,
+        work,
+        params,
+        repeats: None,
+        engine,
+        wishes,
+        known,
+        directory,
+        document,
+        environment,
+        programs,
+    })
+}
+
+/// The directory where a document is submitted.
+pub(crate) fn directory() -> Result<PathBuf, Diagnostic> {
+    std::env::current_dir().map_err(|error| {
+        Diagnostic::error(Code::J0029, "the current directory does not exist")
+            .row("reason", error.to_string())
+            .hint("change to another directory: replicas start in it")
+    })
 }
 
 /// Makes the run's directory, with everything that a supervisor needs, and the document without its secrets.
@@ -72,7 +95,82 @@ pub(crate) fn again(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
     let environment = inventory::environment();
     let known = if whole { Known::default() } else { unmask(&mut job, &environment)? };
     let programs = commands.into_iter().map(|command| command.program).collect();
-    Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, document, environment, programs }))
+    let work = Workload::Job(Box::new(job));
+    Ok(Some(Submission {
+        v: VERSION,
+        work,
+        params,
+        repeats: None,
+        engine,
+        wishes,
+        known,
+        directory,
+        document,
+        environment,
+        programs,
+    }))
+}
+
+/// The submission of a pipeline whose run has ended, and the text of its document, for a new run. `None` if it was not a
+/// pipeline. `parse` reads the document: with other parameters, or if secrets are missing in the plan.
+pub(crate) fn pipeline_again(
+    run: &RunDir,
+    given: &[(String, String)],
+    parse: impl FnOnce(&Path, &[(String, String)]) -> Result<Document, Diagnostic>,
+) -> Result<Option<(Submission, String)>, Diagnostic> {
+    #[derive(Deserialize)]
+    struct Kind {
+        pipeline: Option<IgnoredAny>,
+    }
+    match read_versioned::<Kind>(run, &run.plan(), plan::VERSION)? {
+        Some(Kind { pipeline: Some(_) }) => {}
+        _ => return Ok(None),
+    }
+    let Some(plan) = read_versioned::<PipelinePlan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
+    let PipelinePlan { params, engine, directory, document, wishes, pipeline, whole, .. } = plan;
+    let params = with_params(params, given)?;
+    let bytes = umiak_sys::regular::read(&run.document()).map_err(|error| {
+        Diagnostic::error(Code::J0027, "the document of the run cannot be read").row("reason", error.to_string())
+    })?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let (work, known) = if whole && given.is_empty() {
+        (Workload::Pipeline(Box::new(pipeline)), Known::default())
+    } else if text.contains(MASK) {
+        return Err(
+            Diagnostic::error(Code::J0025, "the secrets of an ended run are not kept").hint("run the document again")
+        );
+    } else {
+        let Document { mut work, secrets, .. } = parse(&document, &params)?;
+        let (name, labels) = work.head();
+        (*name, *labels) = (pipeline.name, pipeline.labels);
+        (work, secrets)
+    };
+    let (environment, programs) = (inventory::environment(), Vec::new());
+    let repeats = Some(run.id().to_string());
+    let v = VERSION;
+    let submission =
+        Submission { v, work, params, repeats, engine, wishes, known, directory, document, environment, programs };
+    Ok(Some((submission, text)))
+}
+
+/// Recorded parameters, changed by given ones. Fails if one of them is a secret, which is not recorded.
+fn with_params(
+    mut params: Vec<(String, String)>,
+    given: &[(String, String)],
+) -> Result<Vec<(String, String)>, Diagnostic> {
+    for (name, value) in given {
+        params.retain(|(other, _)| other != name);
+        params.push((name.clone(), value.clone()));
+    }
+    match params.iter().find(|(_, value)| value.contains(MASK)) {
+        None => Ok(params),
+        Some((name, _)) => {
+            let error = "the secrets of an ended run are not kept and must be given again";
+            Err(Diagnostic::error(Code::J0025, error)
+                .row("parameter", name.clone())
+                .hint(format!("add `-p {name}=VALUE`")))
+        }
+    }
 }
 
 /// The same with other parameters. `parse` reads the document with them. Its roles must stay the same, because replicas
@@ -83,18 +181,11 @@ pub(crate) fn again_with(
     parse: impl FnOnce(&Path, &[(String, String)]) -> Result<Document, Diagnostic>,
 ) -> Result<Option<Submission>, Diagnostic> {
     let Some(plan) = read_versioned::<Plan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
-    let Plan { job: old, mut params, engine, wishes, directory, document, .. } = plan;
+    let Plan { job: old, params, engine, wishes, directory, document, .. } = plan;
     let Some(document) = document else { return Ok(None) };
-    for (name, value) in given {
-        params.retain(|(other, _)| other != name);
-        params.push((name.clone(), value.clone()));
-    }
-    if let Some((name, _)) = params.iter().find(|(_, value)| value.contains(MASK)) {
-        return Err(Diagnostic::error(Code::J0025, "the secrets of an ended run are not kept and must be given again")
-            .row("parameter", name.clone())
-            .hint(format!("add `-p {name}=VALUE`")));
-    }
-    let Document { mut job, secrets: mut known, .. } = parse(&document, &params)?;
+    let params = with_params(params, given)?;
+    let Document { work, secrets: mut known, .. } = parse(&document, &params)?;
+    let Workload::Job(mut job) = work else { return Ok(None) };
     let shape = |job: &Job| job.roles.iter().map(|role| (role.name.clone(), role.replicas)).collect::<Vec<_>>();
     if shape(&job) != shape(&old) {
         return Err(Diagnostic::error(
@@ -110,7 +201,20 @@ pub(crate) fn again_with(
     let environment = inventory::environment();
     known.extend(&unmask(&mut job, &environment)?);
     let programs = programs(&job, EngineKind::parse(&engine)?, &directory, &environment)?;
-    Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, document, environment, programs }))
+    let work = Workload::Job(job);
+    Ok(Some(Submission {
+        v: VERSION,
+        work,
+        params,
+        repeats: None,
+        engine,
+        wishes,
+        known,
+        directory,
+        document,
+        environment,
+        programs,
+    }))
 }
 
 /// Reads a versioned file of a run, if this umiak knows the version; `None` if it does not exist.
@@ -202,7 +306,7 @@ pub(crate) fn check_variables(engine: EngineKind, plan: &Plan) -> Result<(), Dia
 }
 
 /// The program of each role. Engines that do not run on this host need no lookup.
-fn programs(
+pub(super) fn programs(
     job: &Job,
     engine: EngineKind,
     directory: &Path,
@@ -217,8 +321,9 @@ fn programs(
 fn program(role: &Role, directory: &Path, environment: &BTreeMap<String, String>) -> Result<PathBuf, Diagnostic> {
     let word = &role.work.command[0];
     let start = role.work.dir.as_ref().map_or_else(|| directory.to_owned(), |dir| directory.join(dir));
-    if !start.is_dir() {
-        let what = if start.exists() { "is not a directory" } else { "does not exist" };
+    let on_host = |path: &Path| role.work.on_host(path, directory);
+    if !on_host(&start).is_dir() {
+        let what = if on_host(&start).exists() { "is not a directory" } else { "does not exist" };
         return Err(Diagnostic::error(Code::J0021, format!("the directory of role `{}` {what}", role.name))
             .row("dir", start.display().to_string())
             .hint("`dir` is relative to the directory where the run is submitted"));
@@ -229,7 +334,7 @@ fn program(role: &Role, directory: &Path, environment: &BTreeMap<String, String>
     };
     if word.contains('/') {
         let path = start.join(word);
-        return match std::fs::metadata(&path) {
+        return match std::fs::metadata(on_host(&path)) {
             Err(_) => Err(not_found().row("looked for", path.display().to_string())),
             Ok(metadata) if metadata.is_dir() => {
                 Err(not_executable(role, &path, "it is a directory").hint("name a program in this directory"))
@@ -246,7 +351,7 @@ fn program(role: &Role, directory: &Path, environment: &BTreeMap<String, String>
     let path = own.or(environment.get("PATH").map(String::as_str)).unwrap_or("/usr/bin:/bin");
     inventory::on_path(word.as_ref(), path.as_ref()).ok_or_else(|| {
         let error = not_found().row("PATH", path.to_owned());
-        if let Ok(metadata) = std::fs::metadata(start.join(word))
+        if let Ok(metadata) = std::fs::metadata(on_host(&start.join(word)))
             && metadata.is_file()
         {
             let mode = if metadata.permissions().mode() & 0o111 == 0 {

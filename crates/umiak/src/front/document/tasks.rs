@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::Path;
 
 use serde::Serialize;
+use umiak_core::contract::Variable;
 use umiak_core::facts::Usage;
 use umiak_core::mask::{self, Known};
 use umiak_core::model::Exit;
@@ -19,10 +20,12 @@ const COMMON: &str = ". \"$(dirname \"$0\")/../../../common.env\"\n";
 /// A directory with more entries is not linked: it is not one for a job.
 const MAX_LINKS: usize = 10_000;
 
-/// Makes the directory, with `command` and `env`. Attempt numbers are unique, so it is empty.
-pub(super) fn make(dir: &Path, process: &Process, known: &Known) -> io::Result<()> {
+/// Makes the directory, with `command` and `env`. Attempt numbers are unique, so it is empty. `common` are the variables
+/// of all replicas of a step; those of a run's only job are in a file of their own.
+pub(super) fn make(dir: &Path, process: &Process, common: Option<&[Variable]>, known: &Known) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    write(&dir.join("env"), 0o600, (COMMON.to_owned() + &environment(&process.env, known)).as_bytes())?;
+    let common = common.map_or_else(|| COMMON.to_owned(), |common| environment(common, known));
+    write(&dir.join("env"), 0o600, (common + &environment(&process.env, known)).as_bytes())?;
     write(&dir.join("command"), 0o700, command(process, known).as_bytes())?;
     match (&process.dir, &process.linked) {
         (Some(own), Some(linked)) => link(own, linked),
@@ -69,7 +72,11 @@ fn command(process: &Process, known: &Known) -> String {
         quoted(&masked)
     };
     let dir = shown(&process.dir.as_deref().unwrap_or(Path::new(".")).to_string_lossy());
-    let mut line = format!("exec {}", shown(&process.program.to_string_lossy()));
+    let mut line = "exec ".to_owned();
+    if !process.mounts.is_empty() {
+        line += &mounted(process, &mut shown);
+    }
+    line += &shown(&process.program.to_string_lossy());
     let words = known.words(&process.argv);
     for word in words.iter().skip(1) {
         line += " ";
@@ -81,9 +88,26 @@ fn command(process: &Process, known: &Known) -> String {
     } else {
         format!("# `{}` replaces a secret: put it back before running this.\n", mask::MASK)
     };
+    // A directory of a mount is entered there.
+    let enter = if process.mounts.is_empty() { format!("cd {dir} || exit\n") } else { String::new() };
     format!(
-        "#!/bin/sh\n# The command of this attempt. Its variables are added to those of the submitter.\n{note}. \"$(dirname \"$0\")/env\"\ncd {dir} || exit\n{line}\n"
+        "#!/bin/sh\n# The command of this attempt. Its variables are added to those of the submitter.\n{note}. \"$(dirname \"$0\")/env\"\n{enter}{line}\n"
     )
+}
+
+/// The words that run a program with the mounts of an attempt, in its directory.
+fn mounted(process: &Process, shown: &mut impl FnMut(&str) -> String) -> String {
+    let umiak = std::env::current_exe().unwrap_or_else(|_| "umiak".into());
+    let mut words = format!("{} mounted", shown(&umiak.to_string_lossy()));
+    if let Some(dir) = &process.dir {
+        let _ = write!(words, " --dir {}", shown(&dir.to_string_lossy()));
+    }
+    for mount in &process.mounts {
+        let flag = if mount.read_only { "--read-only" } else { "--bind" };
+        let [dir, path] = [&mount.dir, &mount.path].map(|path| shown(&path.to_string_lossy()));
+        let _ = write!(words, " {flag} {dir} {path}");
+    }
+    words + " -- "
 }
 
 fn is_plain_name(name: &str) -> bool {
@@ -149,6 +173,7 @@ mod tests {
             inherit_stdin: false,
             cpus: Vec::new(),
             memory: None,
+            mounts: Vec::new(),
         }
     }
 
@@ -165,7 +190,7 @@ mod tests {
         let known = Known::default();
         let common = environment(&[("A".into(), "common".into()), ("B".into(), "x\ny".into())], &known);
         fs::write(root.path().join("common.env"), common).unwrap();
-        make(&dir, &process, &known).unwrap();
+        make(&dir, &process, None, &known).unwrap();
         let by_path = std::process::Command::new(dir.join("command")).output().unwrap();
         let beside = std::process::Command::new("./command").current_dir(&dir).output().unwrap();
         let by_shell = std::process::Command::new("sh").arg("command").current_dir(&dir).output().unwrap();
@@ -187,7 +212,7 @@ mod tests {
         };
         let mut known = Known::default();
         known.add("abc");
-        make(root.path(), &process, &known).unwrap();
+        make(root.path(), &process, None, &known).unwrap();
         let read = |name: &str| fs::read_to_string(root.path().join(name)).unwrap();
         let (command, env) = (read("command"), read("env"));
         assert!(command.ends_with("exec /bin/echo '--token=********' 'redis://:********@host'\n"), "{command}");

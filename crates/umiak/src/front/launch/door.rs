@@ -79,29 +79,29 @@ impl LaunchDoor {
     }
 
     /// Where a rank of this node runs.
-    pub(super) fn own_place(&self, core: &Core, subject: &Subject) -> ReplicaPlace {
-        let Some(replica) = subject.rank.and_then(|rank| core.plan.replica(rank)) else {
+    pub(super) fn own_place(&self, core: &Core<'_>, subject: &Subject) -> ReplicaPlace {
+        let Some(replica) = subject.rank.and_then(|rank| core.job.plan.replica(rank)) else {
             return ReplicaPlace::default();
         };
-        let kind = core.plan.topology().device_kind;
+        let kind = core.job.plan.topology().device_kind;
         let host = umiak_sys::host::name();
         let file = replica.log.as_ref().and_then(|log| log.path.file_name()).unwrap_or_default();
         ReplicaPlace {
-            name: name(&core.plan, subject, &host),
+            name: name(&core.job.plan, subject, &host),
             host,
-            pid: core.pid(replica.slot),
+            pid: core.job.pid(replica.slot),
             devices: kind.map(|kind| Device::described(kind, &replica.devices)).unwrap_or_default(),
             log: shown(&self.spec.request.logs.dir.join(file)),
-            run: core.recorder.run_name(),
+            run: core.run.recorder.run_name(),
             start_limit: Some(SERVER_TIMEOUT),
             is_shown: false,
         }
     }
 
     /// Notice about a server that exited with 0 before it listened: trainers do not wait for it.
-    fn tell_early_end(core: &mut Core, id: AttemptId) {
-        let Some(name) = core.awaited_at(id).filter(|_| core.now.stopping.is_none()) else { return };
-        let message = format!("{} exited with 0 before it listened on {name}", core.machine.replica_name(id.slot));
+    fn tell_early_end(core: &mut Core<'_>, id: AttemptId) {
+        let Some(name) = core.job.awaited_at(id).filter(|_| core.job.now.stopping.is_none()) else { return };
+        let message = format!("{} exited with 0 before it listened on {name}", core.job.machine.replica_name(id.slot));
         let hint = "trainers start without it; its log may show why it exited";
         core.notice(&Diagnostic::notice(Code::L0031, message).hint(hint));
     }
@@ -114,8 +114,8 @@ impl LaunchDoor {
 }
 
 impl Door for LaunchDoor {
-    fn planned(&self, core: &Core) -> Vec<String> {
-        words::planned(&core.plan, &shown(&self.spec.request.logs.dir), core.recorder.run_name())
+    fn planned(&self, core: &Core<'_>) -> Vec<String> {
+        words::planned(&core.job.plan, &shown(&self.spec.request.logs.dir), core.run.recorder.run_name())
     }
 
     fn common(&self, plan: &Plan) -> Common {
@@ -128,7 +128,7 @@ impl Door for LaunchDoor {
         }
     }
 
-    fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace {
+    fn place(&self, core: &Core<'_>, finding: &Finding) -> ReplicaPlace {
         let rank = finding.subject.rank.map(|rank| rank.0);
         let elsewhere = self.places.iter().find(|place| Some(place.rank) == rank);
         match elsewhere {
@@ -136,9 +136,9 @@ impl Door for LaunchDoor {
                 host: place.host.clone(),
                 pid: place.pid,
                 devices: place.devices.clone(),
-                log: self.gathered(&core.plan, place.rank).unwrap_or_else(|| place.log.clone()),
-                name: name(&core.plan, &finding.subject, &place.host),
-                run: core.recorder.run_name(),
+                log: self.gathered(&core.job.plan, place.rank).unwrap_or_else(|| place.log.clone()),
+                name: name(&core.job.plan, &finding.subject, &place.host),
+                run: core.run.recorder.run_name(),
                 start_limit: Some(SERVER_TIMEOUT),
                 is_shown: false,
             },
@@ -146,28 +146,28 @@ impl Door for LaunchDoor {
         }
     }
 
-    fn make(&mut self, core: &mut Core, _: AttemptId, _: &Process) -> std::io::Result<()> {
+    fn make(&mut self, core: &mut Core<'_>, _: AttemptId, _: &Process) -> std::io::Result<()> {
         if self.peers.is_some() {
             // The wait for other nodes does not count.
-            core.now.attempt_started.get_or_insert_with(Instant::now);
+            core.job.now.attempt_started.get_or_insert_with(Instant::now);
         }
         if self.run.attempt > self.told_attempt {
             self.told_attempt = self.run.attempt;
-            let parts = words::planned(&core.plan, &shown(&self.spec.request.logs.dir), None);
+            let parts = words::planned(&core.job.plan, &shown(&self.spec.request.logs.dir), None);
             core.say(|style| style.progress("Planned", &parts, &time_of_day()));
         }
         Ok(())
     }
 
-    fn starting(&mut self, core: &mut Core, attempts: &[AttemptId]) {
-        self.pod_line(paddle_lines::at_spawn(&self.spec.request, &core.plan, attempts));
+    fn starting(&mut self, core: &mut Core<'_>, attempts: &[AttemptId]) {
+        self.pod_line(paddle_lines::at_spawn(&self.spec.request, &core.job.plan, attempts));
         if std::mem::take(&mut self.late_files_due) {
-            self.late_files = prepare::write_late_files(&self.inventory, &core.plan);
+            self.late_files = prepare::write_late_files(&self.inventory, &core.job.plan);
         }
     }
 
-    fn stopping(&mut self, core: &mut Core, attempts: &[AttemptId]) {
-        for pid in attempts.iter().filter_map(|id| core.pid(id.slot)) {
+    fn stopping(&mut self, core: &mut Core<'_>, attempts: &[AttemptId]) {
+        for pid in attempts.iter().filter_map(|id| core.job.pid(id.slot)) {
             self.pod_line(paddle_lines::at_stop(&self.spec.request, pid));
         }
     }
@@ -176,11 +176,11 @@ impl Door for LaunchDoor {
         prepare::keeps_ports(&self.spec.request)
     }
 
-    fn prepare(&mut self, core: &mut Core, engine: &mut dyn Engine, attempt: u32, swept: &Swept) {
+    fn prepare(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine, attempt: u32, swept: &Swept) {
         self.prepare_next(core, engine, attempt, swept);
     }
 
-    fn stand(&mut self, core: &mut Core, stand: Stand) {
+    fn stand(&mut self, core: &mut Core<'_>, stand: Stand) {
         self.tell_peers(core, stand);
     }
 
@@ -190,9 +190,9 @@ impl Door for LaunchDoor {
         }
     }
 
-    fn await_elsewhere(&mut self, core: &mut Core, role: u16, attempt: u32) {
+    fn await_elsewhere(&mut self, core: &mut Core<'_>, role: u16, attempt: u32) {
         if let Some(servers) = self.servers.as_ref().filter(|servers| servers.attempt == attempt) {
-            core.listen_elsewhere(role, attempt, missing(&core.plan, servers));
+            core.job.listen_elsewhere(role, attempt, missing(&core.job.plan, servers));
         }
     }
 
@@ -205,45 +205,51 @@ impl Door for LaunchDoor {
         self.tell_at
     }
 
-    fn hear(&mut self, core: &mut Core, engine: &mut dyn Engine) {
+    fn hear(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine) {
         self.hear_peers(core, engine);
         self.hear_logs(core);
         self.tell_leaving(core);
     }
 
-    fn observe(&mut self, core: &mut Core, fact: &Fact) {
+    fn observe(&mut self, core: &mut Core<'_>, fact: &Fact) {
         match fact {
             Fact::Planned(_) if self.run.attempt == FIRST_ATTEMPT => {
-                for line in paddle_lines::on_console(&self.spec.request, &core.plan) {
-                    core.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
+                for line in paddle_lines::on_console(&self.spec.request, &core.job.plan) {
+                    core.run.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
                 }
             }
             Fact::Started { subject, instance } => {
-                let slot = core.slot_of(subject);
+                let slot = core.job.slot_of(subject);
                 if let (Some(slot), Some(pid)) = (slot, instance.pid) {
                     self.pod_line(paddle_lines::at_started(&self.spec.request, slot.index, pid));
                 }
             }
             Fact::Ended { subject, exit, .. } if exit.is_success() => {
-                if let Some(slot) = core.slot_of(subject) {
-                    Self::tell_early_end(core, AttemptId { attempt: subject.attempt, ..core.machine.id(slot) });
+                if let Some(slot) = core.job.slot_of(subject) {
+                    Self::tell_early_end(core, AttemptId { attempt: subject.attempt, ..core.job.machine.id(slot) });
                 }
             }
             Fact::Stopping { reason: StopReason::Signal { signal } } => {
                 self.pod_line(paddle_lines::at_signal(&self.spec.request, *signal));
             }
             Fact::Restarting { attempt, .. } => {
-                self.pod_line(paddle_lines::at_restart(&self.spec.request, &core.plan, *attempt));
+                self.pod_line(paddle_lines::at_restart(&self.spec.request, &core.job.plan, *attempt));
             }
             Fact::Finished { outcome, exit_code } => {
-                let signal = match core.now.stopping {
+                let signal = match core.job.now.stopping {
                     Some((_, StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => Some(signal),
                     _ => None,
                 };
-                let ends = core.plan.replicas.iter().filter_map(|replica| core.now.ends.get(&replica.slot));
+                let ends = core.job.plan.replicas.iter().filter_map(|replica| core.job.now.ends.get(&replica.slot));
                 let first_failed = ends.map(|(exit, _)| exit).find(|exit: &&Exit| !exit.is_success());
-                let end =
-                    paddle_lines::at_end(&self.spec.request, &core.plan, *outcome, signal, *exit_code, first_failed);
+                let end = paddle_lines::at_end(
+                    &self.spec.request,
+                    &core.job.plan,
+                    *outcome,
+                    signal,
+                    *exit_code,
+                    first_failed,
+                );
                 for line in end {
                     self.pod_log.line(&line);
                 }
@@ -252,24 +258,24 @@ impl Door for LaunchDoor {
         }
     }
 
-    fn report(&mut self, core: &mut Core, verdict: &Verdict) -> FailureReport {
+    fn report(&mut self, core: &mut Core<'_>, verdict: &Verdict) -> FailureReport {
         if verdict.causes.is_empty()
             && let Some(head) = self.tell_why(core)
         {
             return FailureReport { head, instead: true, ..FailureReport::default() };
         }
-        let abort = Self::abort(&core.plan, verdict);
-        for line in paddle_lines::at_failure(&self.spec.request, &core.plan, verdict, &abort) {
+        let abort = Self::abort(&core.job.plan, verdict);
+        for line in paddle_lines::at_failure(&self.spec.request, &core.job.plan, verdict, &abort) {
             self.pod_log.line(&line);
         }
-        let container = paddle_lines::container_failed(&self.spec.request, &core.plan, verdict)
+        let container = paddle_lines::container_failed(&self.spec.request, &core.job.plan, verdict)
             .map(|lines| format!("{}\n", lines.replace("<ts>", &paddle_stamp())))
             .unwrap_or_default();
         FailureReport {
-            head: format!("{}\n{container}", core.style.red(&abort)),
-            tail: core.attempt_words().map(|words| format!("  {words}\n")).unwrap_or_default(),
+            head: format!("{}\n{container}", core.run.style.red(&abort)),
+            tail: core.job.attempt_words().map(|words| format!("  {words}\n")).unwrap_or_default(),
             instead: false,
-            notice: prepare::why_full(core.plan.logs.dir(), "this may be why the rank failed"),
+            notice: prepare::why_full(core.job.plan.logs.dir(), "this may be why the rank failed"),
         }
     }
 
@@ -281,19 +287,19 @@ impl Door for LaunchDoor {
         }
     }
 
-    fn is_busy(&mut self, core: &mut Core) -> bool {
+    fn is_busy(&mut self, core: &mut Core<'_>) -> bool {
         self.is_leaving(core)
     }
 
-    fn give_up(&mut self, core: &mut Core) {
+    fn give_up(&mut self, core: &mut Core<'_>) {
         self.give_up_leaving(core);
     }
 
-    fn close(&mut self, core: &mut Core) {
+    fn close(&mut self, core: &mut Core<'_>) {
         // A failure has its own report.
-        if matches!(core.now.end, Some((Outcome::Succeeded, _)))
-            && files::is_full(core.plan.logs.dir())
-            && let Some(notice) = prepare::why_full(core.plan.logs.dir(), "the logs of this job may be incomplete")
+        if matches!(core.job.now.end, Some((Outcome::Succeeded, _)))
+            && files::is_full(core.job.plan.logs.dir())
+            && let Some(notice) = prepare::why_full(core.job.plan.logs.dir(), "the logs of this job may be incomplete")
         {
             core.notice(&notice);
         }

@@ -56,14 +56,14 @@ impl LaunchDoor {
     }
 
     /// Checks whether sending our logs has ended.
-    pub(super) fn hear_logs(&mut self, core: &mut Core) {
+    pub(super) fn hear_logs(&mut self, core: &mut Core<'_>) {
         if let Some(ended) = self.logs.as_ref().and_then(Logs::ended) {
             self.logs = None;
             Self::tell_logs(core, ended);
         }
     }
 
-    fn tell_logs(core: &mut Core, ended: LogsEnded) {
+    fn tell_logs(core: &mut Core<'_>, ended: LogsEnded) {
         let not_complete = "this node's logs are not complete at the coordinator";
         let new = |message: &str| Diagnostic::notice(Code::R0010, message);
         let notice = match ended {
@@ -73,7 +73,7 @@ impl LaunchDoor {
                     .hint("use `--gather-logs` on every node")
             }
             LogsEnded::Shared => new("this node's logs are not copied: the coordinator uses the same log directory")
-                .row("shared", core.plan.logs.dir().display().to_string()),
+                .row("shared", core.job.plan.logs.dir().display().to_string()),
             LogsEnded::Refused(why) => new("the coordinator refused this node's logs").row("reason", why),
             LogsEnded::Lost => new(not_complete).row("reason", "the connection to the coordinator was lost"),
             LogsEnded::GivenUp => new(not_complete).row("reason", "the wait was interrupted"),
@@ -82,7 +82,7 @@ impl LaunchDoor {
     }
 
     /// All ranks have ended: continues to leave the job. True while it waits for something.
-    pub(super) fn is_leaving(&mut self, core: &mut Core) -> bool {
+    pub(super) fn is_leaving(&mut self, core: &mut Core<'_>) -> bool {
         loop {
             match &self.leaving {
                 Leaving::NotYet => {
@@ -91,7 +91,7 @@ impl LaunchDoor {
                         let is_alone = matches!(self.why, Some(Why::CoordinatorLost { .. }));
                         if is_alone { logs.give_up() } else { logs.finish() }
                     }
-                    (self.leaving, self.tell_at) = (Leaving::SendingLogs, Some(core.clock.now() + PATIENCE));
+                    (self.leaving, self.tell_at) = (Leaving::SendingLogs, Some(core.run.clock.now() + PATIENCE));
                 }
                 Leaving::SendingLogs if self.logs.is_some() => return true,
                 Leaving::SendingLogs => {
@@ -111,8 +111,8 @@ impl LaunchDoor {
     }
 
     /// Shows what is awaited, after a while.
-    pub(super) fn tell_leaving(&mut self, core: &mut Core) {
-        let now = core.clock.now();
+    pub(super) fn tell_leaving(&mut self, core: &mut Core<'_>) {
+        let now = core.run.clock.now();
         if self.tell_at.take_if(|at| *at <= now).is_none() {
             return;
         }
@@ -132,7 +132,7 @@ impl LaunchDoor {
         }
     }
 
-    pub(super) fn give_up_leaving(&mut self, core: &mut Core) {
+    pub(super) fn give_up_leaving(&mut self, core: &mut Core<'_>) {
         match self.leaving {
             Leaving::SendingLogs => {
                 if let Some(logs) = self.logs.take() {
@@ -152,11 +152,11 @@ impl LaunchDoor {
         }
     }
 
-    pub(super) fn hear_gatherer(&mut self, core: &mut Core, news: &GatherNews) {
+    pub(super) fn hear_gatherer(&mut self, core: &mut Core<'_>, news: &GatherNews) {
         let notice = match news {
             GatherNews::Waiting { nodes } => {
                 if let Leaving::AwaitingLogs { nodes: missing } = &mut self.leaving {
-                    (*missing, self.tell_at) = (*nodes, Some(core.clock.now() + PATIENCE));
+                    (*missing, self.tell_at) = (*nodes, Some(core.run.clock.now() + PATIENCE));
                 }
                 return;
             }
@@ -182,16 +182,16 @@ impl LaunchDoor {
     }
 
     /// Shows why there was no restart. Between two attempts, no failure of a rank is reported that could show it.
-    fn tell_why_not_restarted(&mut self, core: &mut Core) {
+    fn tell_why_not_restarted(&mut self, core: &mut Core<'_>) {
         // The failure of the last attempt has been shown.
         let told = matches!(self.why, Some(Why::RankFailed { .. }));
         if !told
-            && core.machine.is_pausing()
-            && matches!(core.now.end, Some((Outcome::Failed, _)))
+            && core.job.machine.is_pausing()
+            && matches!(core.job.now.end, Some((Outcome::Failed, _)))
             && let Some(why) = self.tell_why(core)
         {
-            core.screen.status(None);
-            core.screen.alert(why);
+            core.run.screen.status(None);
+            core.run.screen.alert(why);
         }
     }
 }

@@ -49,7 +49,7 @@ use pod_log::{PodLog, pod_log_name};
 use crate::clock::Clock;
 use crate::driver::record::{Journal, Recorder};
 use crate::driver::sources::Sources;
-use crate::driver::{Core, Driver, Talk};
+use crate::driver::{self, Driver, JobRun, Talk};
 use crate::engine::local::Local;
 use crate::engine::{Engine as _, NotLeased};
 use crate::front::document::detach::Said;
@@ -177,17 +177,18 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let (talk, style) = (talk(spec), style.clone());
     // A launched job has its devices from the start.
     let pool = Pool::default();
-    let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);
-    let mut driver = Driver { core, engine: Box::new(engine), door: Box::new(door) };
+    let job = JobRun::new(None, machine, plan, pool);
+    let run = driver::Run::new(talk, style, clock, sources, screen, recorder);
+    let mut driver = Driver::of_job(run, Box::new(engine), Box::new(door), job);
     driver.announce(&notices)?;
     if spec.own.detach {
-        driver.core.recorder.check_written()?;
+        driver.run.recorder.check_written()?;
     }
     for notice in &shown {
-        driver.core.record_notice(notice);
+        driver.run.record_notice(None, notice);
     }
     if spec.own.detach {
-        let run = driver.core.recorder.run_name().and_then(|run| run.parse().ok());
+        let run = driver.run.recorder.run_name().and_then(|run| run.parse().ok());
         notices.into_iter().map(Said::Notice).chain([Said::Begun(run)]).for_each(|said| said.say());
         umiak_sys::helper::silence_stdout();
     }

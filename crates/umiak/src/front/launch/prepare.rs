@@ -182,8 +182,8 @@ impl Leasing<'_, '_> {
         match (part, self.request.generation()) {
             _ if matches!(&self.request.mode, Mode::Servers(mode) if mode.pod.is_some()) => "PADDLE_PORT",
             (Part::Server, _) => "--servers",
-            (Part::Trainer, Generation::Legacy) => "--workers",
-            (Part::Trainer, Generation::Current) => "--trainers",
+            (Part::Leader | Part::Trainer, Generation::Legacy) => "--workers",
+            (Part::Leader | Part::Trainer, Generation::Current) => "--trainers",
             (Part::Coordinator, _) => "--coordinators",
             (Part::HeterTrainer, _) => "--heter_workers",
         }

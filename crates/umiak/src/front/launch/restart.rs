@@ -15,18 +15,18 @@ use crate::engine::{Engine, NotLeased, Swept};
 
 impl LaunchDoor {
     /// Plans the next attempt, writes its files, and records where it begins in each log.
-    pub(super) fn prepare_next(&mut self, core: &mut Core, engine: &mut dyn Engine, attempt: u32, swept: &Swept) {
+    pub(super) fn prepare_next(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine, attempt: u32, swept: &Swept) {
         // Processes that survive SIGKILL may hold devices and write to logs.
         if !swept.remaining.is_empty() {
             self.stand_unable(attempt, "processes of the last attempt are still running");
-            return core.queue(Event::Prepared { attempt, ready: false });
+            return core.job.queue(Event::Prepared { attempt, ready: false });
         }
         let mut is_lost = false;
         let mut lease = |request| {
             let leased = engine.lease_ports(StepIndex::default(), request);
             leased.inspect_err(|error| is_lost = matches!(error, NotLeased::Lost(_)))
         };
-        let outline = prepare::outline_again(&self.spec.request, &self.inventory, &core.plan, &mut lease);
+        let outline = prepare::outline_again(&self.spec.request, &self.inventory, &core.job.plan, &mut lease);
         let prepared = outline.and_then(|(layout, ports)| match &self.peers {
             None => {
                 let share = Share::without_others(&self.spec.request, &self.inventory, &layout, &ports)?;
@@ -40,38 +40,38 @@ impl LaunchDoor {
             }
         });
         match prepared {
-            Ok(true) => core.queue(Event::Prepared { attempt, ready: true }),
+            Ok(true) => core.job.queue(Event::Prepared { attempt, ready: true }),
             // Continues when all nodes are ready.
             Ok(false) => {}
             // The engine reports its loss. If it can be started again, the preparation begins again.
-            Err(_) if is_lost => core.now.preparing = Some(attempt),
+            Err(_) if is_lost => core.job.now.preparing = Some(attempt),
             Err(diagnostic) => {
-                core.screen.alert(core.style.diagnostic(&diagnostic));
+                core.run.screen.alert(core.run.style.diagnostic(&diagnostic));
                 self.stand_unable(attempt, &diagnostic.message);
-                core.queue(Event::Prepared { attempt, ready: false });
+                core.job.queue(Event::Prepared { attempt, ready: false });
             }
         }
     }
 
     /// Plans the next attempt once all nodes are ready.
-    pub(super) fn plan_with(&mut self, core: &mut Core, start: &Start) -> Result<(), Diagnostic> {
+    pub(super) fn plan_with(&mut self, core: &mut Core<'_>, start: &Start) -> Result<(), Diagnostic> {
         let Some(layout) = self.next.take() else { return Ok(()) };
         let share = Share::of(&self.spec.request, &layout, start)?;
         self.plan_next(core, start.attempt, layout, share)
     }
 
-    fn plan_next(&mut self, core: &mut Core, attempt: u32, layout: Layout, share: Share) -> Result<(), Diagnostic> {
+    fn plan_next(&mut self, core: &mut Core<'_>, attempt: u32, layout: Layout, share: Share) -> Result<(), Diagnostic> {
         self.join_late_files();
         let run = Run { attempt, ..self.run.clone() };
         let mut plan = plan::finish(&self.spec.request, &self.inventory, layout, share, &run);
         plan.notices.clear();
         prepare::write_files(&self.spec.request, &self.inventory, &mut plan)?;
-        (core.plan, self.run) = (Arc::new(plan), run);
-        self.late_files = prepare::write_late_files(&self.inventory, &core.plan);
-        expect_elsewhere(&mut core.machine, &core.plan);
-        core.now.begin_attempt();
+        (core.job.plan, self.run) = (Arc::new(plan), run);
+        self.late_files = prepare::write_late_files(&self.inventory, &core.job.plan);
+        expect_elsewhere(&mut core.job.machine, &core.job.plan);
+        core.job.now.begin_attempt();
         (self.why, self.places) = (None, Vec::new());
-        core.recorder.fact(core.planned());
+        core.fact(core.job.planned());
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ use crate::rendezvous::NetReport;
 use crate::screen::{Activity, StatusLine};
 
 impl LaunchDoor {
-    pub(super) fn hear_peers(&mut self, core: &mut Core, engine: &mut dyn Engine) {
+    pub(super) fn hear_peers(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine) {
         let reports = self.peers.as_mut().map(|peers| peers.net.reports()).unwrap_or_default();
         for report in reports {
             match report {
@@ -35,19 +35,19 @@ impl LaunchDoor {
         }
     }
 
-    fn hear_news(&mut self, core: &mut Core, news: News) {
+    fn hear_news(&mut self, core: &mut Core<'_>, news: News) {
         match news {
             News::Start(start) => self.start_next(core, &start),
             News::Stop(stop) => {
-                core.now.waited_elsewhere = matches!(stop.why, Why::RankFailed { waited: true, .. });
-                core.queue(Event::StoppedElsewhere(stop.reason()));
+                core.job.now.waited_elsewhere = matches!(stop.why, Why::RankFailed { waited: true, .. });
+                core.job.queue(Event::StoppedElsewhere(stop.reason()));
                 (self.why, self.places) = (Some(stop.why), Vec::new());
             }
             News::Decision(decision) => {
                 let decided = decision.decided();
                 let Decision { why, places, .. } = *decision;
                 (self.why, self.places) = (why.or(self.why.take()), places);
-                core.queue(Event::Decided(Box::new(decided)));
+                core.job.queue(Event::Decided(Box::new(decided)));
             }
             News::Alone { .. } => self.lose_coordinator(core, Loss::Silent { after: ANSWER }),
             News::Lost(how) => self.lose_coordinator(core, how),
@@ -68,35 +68,39 @@ impl LaunchDoor {
     }
 
     /// Handles news about servers of other nodes. It is kept for an attempt that begins later on this node.
-    fn hear_servers(&mut self, core: &mut Core, servers: Servers) {
-        let role = server_role(&core.plan).filter(|_| servers.attempt == core.machine.attempt());
-        if let Some(role) = role.filter(|role| !core.machine.missing_elsewhere(*role).is_empty()) {
-            core.listen_elsewhere(role, servers.attempt, missing(&core.plan, &servers));
+    fn hear_servers(&mut self, core: &mut Core<'_>, servers: Servers) {
+        let role = server_role(&core.job.plan).filter(|_| servers.attempt == core.job.machine.attempt());
+        if let Some(role) = role.filter(|role| !core.job.machine.missing_elsewhere(*role).is_empty()) {
+            core.job.listen_elsewhere(role, servers.attempt, missing(&core.job.plan, &servers));
         }
         self.servers = Some(servers);
     }
 
     /// Shows the status line between two attempts.
-    fn show_waiting(core: &Core, text: String) {
-        if core.style.live && core.machine.is_pausing() {
-            let job = core.plan.job.name.to_string();
-            core.screen.status(Some(StatusLine { job, since: core.clock.started(), doing: Activity::Waiting(text) }));
+    fn show_waiting(core: &Core<'_>, text: String) {
+        if core.run.style.live && core.job.machine.is_pausing() {
+            let job = core.job.plan.job.name.to_string();
+            core.run.screen.status(Some(StatusLine {
+                job,
+                since: core.run.clock.started(),
+                doing: Activity::Waiting(text),
+            }));
         }
     }
 
-    fn lose_coordinator(&mut self, core: &mut Core, how: Loss) {
+    fn lose_coordinator(&mut self, core: &mut Core<'_>, how: Loss) {
         (self.why, self.places) = (Some(Why::CoordinatorLost { how }), Vec::new());
-        core.queue(Event::Alone);
+        core.job.queue(Event::Alone);
     }
 
     /// Tells the other nodes the state of this one.
-    pub(super) fn tell_peers(&self, core: &Core, stand: Stand) {
+    pub(super) fn tell_peers(&self, core: &Core<'_>, stand: Stand) {
         let stage = match stand {
             Stand::Serving => Stage::Serving,
             Stand::Succeeded => Stage::Succeeded,
             Stand::Hung => Stage::Hung,
             Stand::Moves => Stage::Running,
-            Stand::Failed => Stage::Failed { waited: core.has_waited() },
+            Stand::Failed => Stage::Failed { waited: core.job.has_waited() },
             Stand::Interrupted { signal, kill } => Stage::Interrupted { signal, kill },
             Stand::Told(ends) => {
                 let told = ends.into_iter().map(|end| Told { place: self.rank_place(core, &end.subject), end });
@@ -104,13 +108,13 @@ impl LaunchDoor {
             }
         };
         // Between two attempts, messages are about the next one.
-        let attempt = core.machine.attempt() + u32::from(core.machine.is_pausing());
+        let attempt = core.job.machine.attempt() + u32::from(core.job.machine.is_pausing());
         if let Some(peers) = &self.peers {
             peers.stand(attempt, stage);
         }
     }
 
-    fn rank_place(&self, core: &Core, subject: &Subject) -> RankPlace {
+    fn rank_place(&self, core: &Core<'_>, subject: &Subject) -> RankPlace {
         let place = self.own_place(core, subject);
         RankPlace {
             rank: subject.rank.map_or(0, |rank| rank.0),
@@ -122,8 +126,8 @@ impl LaunchDoor {
     }
 
     /// All nodes are ready for the next attempt. Does nothing if the job has ended in the meantime.
-    fn start_next(&mut self, core: &mut Core, start: &Start) {
-        if core.now.end.is_some() {
+    fn start_next(&mut self, core: &mut Core<'_>, start: &Start) {
+        if core.job.now.end.is_some() {
             return;
         }
         let attempt = start.attempt;
@@ -136,7 +140,7 @@ impl LaunchDoor {
                 false
             }
         };
-        core.queue(Event::Prepared { attempt, ready });
+        core.job.queue(Event::Prepared { attempt, ready });
     }
 
     pub(super) fn stand_unable(&self, attempt: u32, why: &str) {
@@ -146,14 +150,14 @@ impl LaunchDoor {
     }
 
     /// Why a job on several nodes ended, if no rank is the cause.
-    pub(super) fn tell_why(&self, core: &mut Core) -> Option<String> {
+    pub(super) fn tell_why(&self, core: &mut Core<'_>) -> Option<String> {
         let diagnostic = peer_words::why(self.why.as_ref()?)?;
-        core.recorder.fact(Fact::Noticed { code: diagnostic.code.to_string(), message: diagnostic.message.clone() });
-        Some(core.style.diagnostic(&diagnostic))
+        core.fact(Fact::Noticed { code: diagnostic.code.to_string(), message: diagnostic.message.clone() });
+        Some(core.run.style.diagnostic(&diagnostic))
     }
 }
 
-fn suspect(core: &mut Core, nodes: &[NodeName]) {
+fn suspect(core: &mut Core<'_>, nodes: &[NodeName]) {
     if nodes.is_empty() {
         return core.say(|style| words::nodes(style, "all nodes are reachable again"));
     }

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
-use umiak_core::status::Status;
+use umiak_core::status::{PipelineStatus, RunStatus, Status};
 use umiak_sys::wait::readable;
 use umiak_sys::watch::Watch;
 
@@ -23,7 +23,7 @@ pub struct Follower {
     run: RunDir,
     reader: Option<Reader>,
     watch: Watch,
-    status: Status,
+    status: RunStatus,
     /// Set after an event: the time until the next check.
     again: Option<Duration>,
 }
@@ -32,7 +32,7 @@ impl Follower {
     pub fn open(run: &RunDir) -> Result<Self, Error> {
         let failed = |source| Error::Journal { doing: "watch", path: run.journal(), source };
         let watch = Watch::new().map_err(failed)?;
-        let mut follower = Self { run: run.clone(), reader: None, watch, status: Status::default(), again: None };
+        let mut follower = Self { run: run.clone(), reader: None, watch, status: RunStatus::default(), again: None };
         follower.begin()?;
         Ok(follower)
     }
@@ -64,7 +64,12 @@ impl Follower {
 
     /// The status after the facts read so far.
     pub fn status(&self) -> &Status {
-        &self.status
+        &self.status.run
+    }
+
+    /// The state of the nodes after the facts read so far, if the run is a pipeline.
+    pub fn pipeline(&self) -> Option<&PipelineStatus> {
+        self.status.pipeline.as_deref()
     }
 
     /// Reads everything that is available.
@@ -80,7 +85,7 @@ impl Follower {
 
     /// Returns whether the run has a supervisor. Facts may have been written since they were read.
     pub fn life(&self) -> Result<Life, Error> {
-        life_of(&self.run, self.status.is_finished())
+        life_of(&self.run, self.status.run.is_finished())
     }
 
     /// Waits until something is written, the writer is gone, or one of `others` is readable; returns true in the last

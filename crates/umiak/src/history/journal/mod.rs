@@ -18,7 +18,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
-use umiak_core::status::Status;
+use umiak_core::status::{PipelineStatus, RunStatus, Status};
 
 use super::{Error, RunDir};
 
@@ -43,6 +43,8 @@ pub struct Damage {
 #[derive(Debug, Default)]
 pub struct Replay {
     pub status: Status,
+    /// The state of the nodes, if the run is a pipeline.
+    pub pipeline: Option<Box<PipelineStatus>>,
     pub seen: Seen,
 }
 
@@ -65,9 +67,10 @@ pub struct Seen {
 
 /// Computes the status from the journal. A run without a journal is new.
 pub fn replay(run: &RunDir) -> Result<Replay, Error> {
-    let mut status = Status::default();
+    let mut status = RunStatus::default();
     let seen = each(run, |item| status.add(&item.record))?;
-    Ok(Replay { status, seen })
+    let RunStatus { run: status, pipeline } = status;
+    Ok(Replay { status, pipeline, seen })
 }
 
 /// Passes every record of a journal to `see`, up to a damaged one.

@@ -3,8 +3,8 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use umiak_core::facts::{Fact, Record};
-use umiak_core::model::Timestamp;
+use umiak_core::facts::{Fact, NodeEnd, Record, SkipReason};
+use umiak_core::model::{StepName, Timestamp};
 use umiak_core::status::Status;
 
 use super::*;
@@ -29,7 +29,7 @@ fn lines(run: &RunDir) -> Vec<String> {
 }
 
 fn add(writer: &mut Writer, text: &str) -> io::Result<()> {
-    let records = writer.number(Timestamp::from_micros(7), [notice(text)]);
+    let records = writer.number(Timestamp::from_micros(7), [(None, notice(text))]);
     writer.append(&records)
 }
 
@@ -363,6 +363,25 @@ fn a_follower_goes_on_behind_an_end_that_was_cut() {
     assert_eq!((follower.status().next_seq, follower.status().epoch), (2, 1));
 }
 
+#[test]
+fn a_pipeline_has_nodes_for_all_readers() {
+    let (_directory, run) = run();
+    let mut writer = Writer::create(&run).unwrap();
+    add(&mut writer, "a").unwrap();
+    assert!(writer.pipeline().is_none());
+    let step = || Some(StepName::new("dag.3.train").unwrap());
+    let facts = [(None, Fact::Pipeline(Box::default())), (step(), Fact::Skipped { why: SkipReason::Condition })];
+    let records = writer.number(Timestamp::from_micros(7), facts);
+    writer.append(&records).unwrap();
+    let mut follower = Follower::open(&run).unwrap();
+    follower.catch_up().unwrap();
+    let replay = replay(&run).unwrap();
+    for pipeline in [writer.pipeline(), follower.pipeline(), replay.pipeline.as_deref()] {
+        assert_eq!(pipeline.unwrap().node("dag.3.train").unwrap().ended(), Some(NodeEnd::Skipped));
+    }
+    assert_eq!(writer.status().next_seq, 3, "records of steps are records of the run");
+}
+
 /// Not a test: the process that [`the_failpoint_kills_where_it_is_told`] kills.
 #[test]
 fn victim_of_the_failpoint() {
@@ -370,7 +389,7 @@ fn victim_of_the_failpoint() {
     let run = RunDir::create(&Home::at(home)).unwrap();
     let mut writer = Writer::create(&run).unwrap();
     add(&mut writer, "a").unwrap();
-    let two = writer.number(Timestamp::from_micros(7), [notice("b"), notice("c")]);
+    let two = writer.number(Timestamp::from_micros(7), [(None, notice("b")), (None, notice("c"))]);
     writer.append(&two).unwrap();
     add(&mut writer, "d").unwrap();
 }

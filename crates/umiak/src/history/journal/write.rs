@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 use umiak_core::facts::{Fact, Record, VERSION};
-use umiak_core::model::Timestamp;
-use umiak_core::status::Status;
+use umiak_core::model::{StepName, Timestamp};
+use umiak_core::status::{PipelineStatus, RunStatus, Status};
 use umiak_sys::hooks::{self, JournalDeath};
 
 use super::super::{Error, RunDir};
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub struct Writer {
     file: File,
     run: RunDir,
-    status: Status,
+    status: RunStatus,
     epoch: u32,
     next_seq: u64,
     chain: Chain,
@@ -67,7 +67,7 @@ impl Writer {
         lock(&file, run)?;
         let reading = file.try_clone().map_err(failed("open"))?;
         let mut reader = Reader::new(BufReader::new(reading), run);
-        let mut status = Status::default();
+        let mut status = RunStatus::default();
         let seen = super::read_through(&mut reader, run, run.supervisor().exists(), |item| status.add(&item.record))?;
         if let Some(found) = seen.newer {
             return Err(Error::Newer { path, found, known: VERSION });
@@ -79,12 +79,12 @@ impl Writer {
         if file.metadata().map_err(failed("access"))?.len() > length {
             file.set_len(length).map_err(failed("truncate the incomplete end of"))?;
         }
-        let epoch = if status.next_seq == 0 { 0 } else { status.epoch + 1 };
-        debug!(run = %run.id(), epoch, records = status.next_seq, "journal opened");
+        let epoch = if status.run.next_seq == 0 { 0 } else { status.run.epoch + 1 };
+        debug!(run = %run.id(), epoch, records = status.run.next_seq, "journal opened");
         Ok(Self {
             file,
             run: run.clone(),
-            next_seq: status.next_seq,
+            next_seq: status.run.next_seq,
             chain: reader.chain(),
             status,
             epoch,
@@ -111,15 +111,25 @@ impl Writer {
 
     /// The status after all records, including those not in the file yet.
     pub fn status(&self) -> &Status {
+        &self.status.run
+    }
+
+    /// The status of the run and of its nodes after all records.
+    pub fn recorded(&self) -> &RunStatus {
         &self.status
     }
 
-    /// Numbers facts as the next records.
-    pub fn number(&self, at: Timestamp, facts: impl IntoIterator<Item = Fact>) -> Vec<Record> {
+    /// The state of the nodes after all records, if the run is a pipeline.
+    pub fn pipeline(&self) -> Option<&PipelineStatus> {
+        self.status.pipeline.as_deref()
+    }
+
+    /// Numbers facts, about steps or about the run, as the next records.
+    pub fn number(&self, at: Timestamp, facts: impl IntoIterator<Item = (Option<StepName>, Fact)>) -> Vec<Record> {
         let (at, epoch) = (at.as_micros(), self.epoch);
         (self.next_seq..)
             .zip(facts)
-            .map(|(seq, fact)| Record { run: None, v: VERSION, seq, at, epoch, step: None, fact })
+            .map(|(seq, (step, fact))| Record { run: None, v: VERSION, seq, at, epoch, step, fact })
             .collect()
     }
 

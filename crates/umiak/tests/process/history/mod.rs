@@ -114,7 +114,7 @@ impl Live {
 
     fn write(&mut self, fact: Fact) {
         let at = Timestamp::from_micros(self.writer.status().last + 1);
-        let records = self.writer.number(at, [fact]);
+        let records = self.writer.number(at, [(None, fact)]);
         self.writer.append(&records).expect("the sandbox can be written");
     }
 }

@@ -268,3 +268,48 @@ fn names_count_over_all_nodes() {
     assert_eq!([name(0, 0), name(1, 0), name(1, 1)], ["pserver-1", "trainer-2", "trainer-4"]);
     assert_eq!(machine.subject(Slot { role: 1, index: 1 }).rank, Some(Rank(7)));
 }
+
+/// Servers that may end by themselves once the trainer has succeeded.
+fn lingering(servers: u32) -> Story {
+    let mut story = story(servers, 1);
+    story.machine.job.roles[1].start_after.clear();
+    story.machine.job.policy.linger = Some(Duration::from_secs(30));
+    story.machine.job.policy.timeout = Some(Duration::from_secs(60));
+    story.give(Event::Start);
+    story.spawned(0, servers);
+    story.spawned(1, 1);
+    story
+}
+
+#[test]
+fn servers_may_end_by_themselves_for_a_while() {
+    let mut story = lingering(2);
+    let effects = story.ends(id(1, 0), code(0));
+    assert_eq!((stops(&effects), timers(&effects)), (vec![], vec![(Timer::Linger, story.now + 30_000)]));
+    assert!(effects.contains(&Effect::DisarmTimer(Timer::Deadline)));
+    assert_eq!(stops(&story.ends(id(0, 0), code(0))), []);
+    let effects = story.ends(id(0, 1), code(3));
+    assert!(effects.contains(&Effect::DisarmTimer(Timer::Linger)));
+    assert_eq!(story.end(), Some((Outcome::Succeeded, 0)), "how servers end then is no failure");
+}
+
+#[test]
+fn servers_that_run_on_are_stopped() {
+    let mut story = lingering(2);
+    story.ends(id(1, 0), code(0));
+    story.ends(id(0, 0), code(0));
+    let effects = story.give(Event::Timer(Timer::Linger, 1));
+    assert_eq!(stops(&effects), [(Terminate, vec![1])]);
+    story.ends(id(0, 1), by(SIGTERM));
+    assert_eq!(story.end(), Some((Outcome::Succeeded, 0)));
+}
+
+#[test]
+fn a_job_that_lingers_can_be_stopped() {
+    let mut story = lingering(1);
+    story.ends(id(1, 0), code(0));
+    assert_eq!(stops(&story.give(Event::Signalled { signal: SIGTERM })), [(Terminate, vec![0])]);
+    assert_eq!(story.give(Event::Timer(Timer::Linger, 1)), []);
+    story.ends(id(0, 0), by(SIGTERM));
+    assert_eq!(story.end(), Some((Outcome::Interrupted, 143)));
+}
