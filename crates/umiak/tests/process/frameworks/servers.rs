@@ -25,6 +25,7 @@ pub(super) fn register(suite: &mut Suite) {
             let port = free_port().to_string();
             train(&["--server_num", "2", "--worker_num", "2", "--http_port", &port], "1");
         })
+        .test("frameworks::paddle_serves_parameters_to_members_of_a_job", &[PaddlePs], members)
         .test("frameworks::a_killed_server_is_the_cause", &[PaddlePs], killed_at_work)
         .test("frameworks::a_killed_server_leaves_no_rendezvous", &[PaddlePs], killed_as_a_host)
         .test("frameworks::paddle_calls_procedures", &[PaddlePs], calls);
@@ -78,12 +79,32 @@ fn train(flags: &[&str], gloo: &str) {
     }
 }
 
+/// The roles of a document as the operators of Kubernetes start them: all at once, gloo on.
+fn members() {
+    let sandbox = Sandbox::new();
+    let python = ps_environment().expect("the suite has checked that it is here").join("bin/python");
+    let command = format!("[{}, {}, --steps, 200]", python.display(), example("ctr_ps.py"));
+    let document = format!(
+        "umiak: v1\nname: ctr\ncontracts: paddle-job\nroles:\n  pserver: {{part: server, replicas: 2, completes: false, command: {command}}}\n  worker: {{part: trainer, replicas: 2, command: {command}}}\n"
+    );
+    sandbox.write("job.yaml", &document);
+    run(&sandbox, &["run", "job.yaml"]).finish().expect_code(0);
+    for rank in 0..2 {
+        let text = sandbox.read(&format!("state/runs/run-000001/tasks/worker-{rank}/attempt-1/log"));
+        has_learned(&text, rank);
+        assert!(text.contains("gloo initialized done"), "{text}");
+    }
+}
+
 fn all_have_learned(sandbox: &Sandbox) {
     for rank in 0..2 {
-        let text = sandbox.read(&format!("log/workerlog.{rank}"));
-        let last = text.lines().find(|line| line.starts_with(&format!("worker {rank}/2  done in ")));
-        has_fallen(last.unwrap_or_else(|| panic!("no last line:\n{text}")));
+        has_learned(&sandbox.read(&format!("log/workerlog.{rank}")), rank);
     }
+}
+
+fn has_learned(log: &str, rank: u32) {
+    let last = log.lines().find(|line| line.starts_with(&format!("worker {rank}/2  done in ")));
+    has_fallen(last.unwrap_or_else(|| panic!("no last line:\n{log}")));
 }
 
 /// Trainers do not exit when a server dies: they would wait for it forever.

@@ -1,0 +1,90 @@
+//! Stopping pipelines: Ctrl-C, once and twice, `umiak stop`, `umiak stop --kill`.
+
+use umiak_testkit::sandbox::Running;
+use umiak_testkit::suite::Suite;
+
+use super::Place;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("pipelines::control::interrupted", &[], interrupted)
+        .test("pipelines::control::interrupted_twice", &[], interrupted_twice)
+        .test("pipelines::control::stopped", &[], stopped)
+        .test("pipelines::control::stopped_at_once", &[], stopped_at_once)
+        .test("pipelines::control::stopped_while_the_post_step_runs", &[], stopped_late);
+}
+
+const SIGINT: i32 = 2;
+
+/// Steps that run until they are stopped: one in a loop, one of two processes. `stubborn` ignores requests to end.
+fn document(stubborn: bool) -> String {
+    let first = if stubborn { "trap \"\" INT TERM; " } else { "" };
+    format!(
+        "name: p\nentry_points:\n  long: {{command: '{first}echo $PF_LOOP_ARGUMENT > here.$PF_LOOP_ARGUMENT; while :; do sleep 0.1; done', loop_argument: [1, 2]}}\n  train:\n    distributed_job: {{framework: paddle, members: [{{role: worker, replicas: 2, command: 'touch here.w$PADDLE_TRAINER_ID; exec sleep 100'}}]}}\n  after: {{deps: long, command: 'true'}}\npost_process: {{mail: {{command: echo mail}}}}\n"
+    )
+}
+
+fn wait(running: &Running<'_>) {
+    for name in ["here.1", "here.2", "here.w0", "here.w1"] {
+        running.wait_for_file(name);
+    }
+}
+
+/// How the run, its nodes and its post step end.
+fn ends(jobs: &str, post: &str) -> String {
+    format!("{jobs}, long stopped, long.0 {jobs}, long.1 {jobs}, train {jobs}, after cancelled, mail {post}")
+}
+
+fn interrupted() {
+    let place = Place::default();
+    let running = place.run(&document(false), &[]).start();
+    wait(&running);
+    running.signal(SIGINT);
+    running.finish().expect_code(130);
+    place.expect_ends(&ends("interrupted", "succeeded"));
+}
+
+fn interrupted_twice() {
+    let place = Place::default();
+    let running = place.run(&document(true), &[]).start();
+    wait(&running);
+    running.signal(SIGINT);
+    running.wait_until("the first request is recorded", || {
+        place.journal().iter().any(|fact| fact["type"] == "stopping" && fact["step"] == "long.0")
+    });
+    running.signal(SIGINT);
+    running.finish().expect_code(130);
+    place.expect_ends(&ends("interrupted", "cancelled"));
+}
+
+fn stopped() {
+    let place = Place::default();
+    let running = place.run(&document(false), &[]).start();
+    wait(&running);
+    place.sandbox.umiak(["stop", "run-000001"]).start().finish_unchecked().expect_code(0);
+    running.finish().expect_code(3);
+    place.expect_ends(&ends("stopped", "succeeded"));
+}
+
+fn stopped_at_once() {
+    let place = Place::default();
+    let running = place.run(&document(true), &[]).start();
+    wait(&running);
+    place.sandbox.umiak(["stop", "--kill", "run-000001"]).start().finish_unchecked().expect_code(0);
+    running.finish().expect_code(3);
+    place.expect_ends(&ends("stopped", "cancelled"));
+}
+
+/// The first request spares the post step, the second does not.
+fn stopped_late() {
+    let place = Place::default();
+    let document = "name: p\nentry_points: {a: {command: 'true'}}\npost_process: {mail: {command: 'touch here; exec sleep 100'}}\n";
+    let running = place.run(document, &[]).start();
+    running.wait_for_file("here");
+    running.signal(SIGINT);
+    running.signal(SIGINT);
+    let outcome = running.finish();
+    assert_ne!(outcome.code(), 0);
+    assert_eq!(place.ends()["a"], "succeeded");
+    assert_eq!(place.ends()["mail"], "interrupted");
+}
