@@ -22,6 +22,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("guide::the_examples_of_launch_are_true", &[Python], || examples(&LAUNCH))
         .test("guide::the_examples_of_jobs_are_true", &[Python], || examples(&JOBS))
         .test("guide::the_examples_of_openpai_are_true", &[Python], || examples(&OPENPAI))
+        .test("guide::the_examples_of_pipelines_are_true", &[Python], || examples(&PIPELINES))
+        .test("guide::the_examples_of_paddleflow_are_true", &[], || examples(&PADDLEFLOW))
         .test("guide::the_quickstart_is_true_and_short", &[Python], quickstart)
         .test("guide::the_first_document_of_the_readme_runs_when_copied", &[Python], readme)
         .test("guide::the_examples_of_servers_are_true", &[Python], || examples(&SERVERS));
@@ -71,6 +73,26 @@ const OPENPAI: Guide = Guide {
         ("umiak convert hello.yaml", Setting::Plain),
     ],
     mistakes: &["typo.yaml"],
+    goes_on: true,
+};
+
+const PIPELINES: Guide = Guide {
+    file: "docs/guide/pipelines.md",
+    settings: &[
+        ("umiak lint first.yaml", Setting::Plain),
+        ("umiak run search.yaml --fs here=.", Setting::Plain),
+        ("umiak run examples/pipelines/servers.yaml --fs ppl=.", Setting::Plain),
+        ("umiak run broken.yaml; echo $?", Setting::Plain),
+        ("umiak run cached.yaml --fs here=. --output quiet", Setting::Plain),
+    ],
+    mistakes: &[],
+    goes_on: true,
+};
+
+const PADDLEFLOW: Guide = Guide {
+    file: "docs/guide/paddleflow.md",
+    settings: &[("umiak run distributed.yaml", Setting::Plain), ("umiak lint old.yaml", Setting::Plain)],
+    mistakes: &["old.yaml"],
     goes_on: true,
 };
 
@@ -411,10 +433,12 @@ fn furnish(shell: &Shell, scripts: &[(&str, &str)], examples: &Path) {
     };
     // `train.py` fails in rank 1, which has no directory.
     directory("data/0");
-    let copies = directory("examples");
-    let entries = std::fs::read_dir(examples).expect("the examples are there").flatten();
-    for entry in entries.filter(|entry| entry.path().is_file()) {
-        std::fs::copy(entry.path(), copies.join(entry.file_name())).expect("the sandbox can be written");
+    for name in ["", "pipelines"] {
+        let copies = directory(&format!("examples/{name}"));
+        let entries = std::fs::read_dir(examples.join(name)).expect("the examples are there").flatten();
+        for entry in entries.filter(|entry| entry.path().is_file()) {
+            std::fs::copy(entry.path(), copies.join(entry.file_name())).expect("the sandbox can be written");
+        }
     }
 }
 
