@@ -7,6 +7,7 @@ an instance are counted by `--gpus`, with or without GPUs: on CPU they use gloo.
 """
 
 import argparse
+import gc
 import os
 
 import torch
@@ -39,6 +40,9 @@ def train(local_rank, nodes, gpus, steps):
     assert same and losses[-1] < losses[0], (losses[0], losses[-1], same)
     if rank == 0:
         print(f"{size} processes: loss {losses[0]:.2f} -> {losses[-1]:.4f}, the same weights everywhere", flush=True)
+    # While DDP lives, threads of gloo do, and they can abort a process that exits.
+    del model
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -8,6 +8,7 @@ that the loss falls, and that all ranks end with the same weights.
 """
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -69,25 +70,14 @@ def check_same_weights(model):
     assert torch.equal(highest, lowest), "the ranks ended with different weights"
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Data-parallel training with PyTorch DDP.")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--report-every", type=int, default=20, metavar="STEPS")
-    options = parser.parse_args()
-
-    local_rank = int(os.environ["LOCAL_RANK"])
-    local_size = int(os.environ["LOCAL_WORLD_SIZE"])
-    device, backend = choose_device(local_rank, local_size)
-
-    started = time.monotonic()
-    dist.init_process_group(backend)
+def train(options, device, backend, started):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     say(rank, world_size, f"on {device} with {backend}, connected after {time.monotonic() - started:.1f} s")
     total = check_all_reduce(rank, world_size, device)
     say(rank, world_size, f"all_reduce of 1..{world_size} gives {total:g}")
 
     model = build_model().to(device)
-    network = DistributedDataParallel(model, device_ids=[local_rank] if backend == "nccl" else None)
+    network = DistributedDataParallel(model, device_ids=[device.index] if backend == "nccl" else None)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     first = last = None
     recent = []
@@ -112,6 +102,24 @@ def main():
         f"done in {time.monotonic() - started:.1f} s: loss {first:.4f} -> {last:.4f}, "
         f"weights identical on all {world_size} ranks",
     )
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Data-parallel training with PyTorch DDP.")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--report-every", type=int, default=20, metavar="STEPS")
+    options = parser.parse_args()
+
+    local_rank = int(os.environ["LOCAL_RANK"])
+    local_size = int(os.environ["LOCAL_WORLD_SIZE"])
+    device, backend = choose_device(local_rank, local_size)
+
+    started = time.monotonic()
+    dist.init_process_group(backend)
+    train(options, device, backend, started)
+    # DDP is part of a cycle. While it lives, so do the threads of gloo, and one that lets go of a tensor while Python
+    # exits aborts the process.
+    gc.collect()
     dist.destroy_process_group()
 
 

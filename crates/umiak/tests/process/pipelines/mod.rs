@@ -42,16 +42,24 @@ impl Place {
 
     /// The records of the first run so far.
     pub(crate) fn journal(&self) -> Vec<Value> {
-        let text = self.sandbox.read_if_there("state/runs/run-000001/journal.jsonl").unwrap_or_default();
+        self.journal_of("run-000001")
+    }
+
+    fn journal_of(&self, run: &str) -> Vec<Value> {
+        let text = self.sandbox.read_if_there(&format!("state/runs/{run}/journal.jsonl")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         // The last one may be incomplete.
         text.split_inclusive('\n').filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// How each node ended, by its name. The run's own end has no name.
+    /// How each node of the first run ended, by its name. The run's own end has no name.
     pub(crate) fn ends(&self) -> BTreeMap<String, String> {
+        self.ends_of("run-000001")
+    }
+
+    fn ends_of(&self, run: &str) -> BTreeMap<String, String> {
         let mut ends = BTreeMap::new();
-        for fact in self.journal() {
+        for fact in self.journal_of(run) {
             let end = match text(&fact["type"]) {
                 "finished" => text(&fact["status"]).to_owned(),
                 "skipped" => format!("skipped: {}", text(&fact["why"])),
@@ -65,10 +73,16 @@ impl Place {
         ends
     }
 
-    /// Fails unless the nodes ended so: `a succeeded, b skipped: condition`.
+    /// Fails unless the nodes of the first run ended so: `a succeeded, b skipped: condition`.
     #[track_caller]
     pub(crate) fn expect_ends(&self, expected: &str) {
-        let seen: Vec<String> = self.ends().iter().map(|(name, end)| format!("{name} {end}").trim().into()).collect();
+        self.expect_ends_of("run-000001", expected);
+    }
+
+    #[track_caller]
+    pub(crate) fn expect_ends_of(&self, run: &str, expected: &str) {
+        let seen: Vec<String> =
+            self.ends_of(run).iter().map(|(name, end)| format!("{name} {end}").trim().into()).collect();
         let mut expected: Vec<&str> = expected.split(", ").collect();
         // The run's own end comes first, as it has no name.
         expected[1..].sort_unstable();
