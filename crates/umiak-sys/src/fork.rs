@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// From the kernel's headers; the C library's bindings do not have it on every platform.
@@ -63,6 +64,32 @@ pub(crate) unsafe fn fork_with_descriptor(shares_files: bool) -> io::Result<Opti
         }
         Err(error) => Err(error),
     }
+}
+
+/// Bytes of stack for a child that shares our memory: system calls, and paths of the kernel's longest length.
+const STACK: usize = 64 << 10;
+
+/// Starts a child that shares our memory and runs `child`, while we wait until it has executed a program or ended. Nothing
+/// of ours is copied, so its cost does not grow with our memory. `None` if the kernel does not let us.
+///
+/// SAFETY: `child` may only make system calls and must end by exec or `_exit`; it gets `argument` as it is.
+pub(crate) unsafe fn fork_sharing_memory(
+    shares_files: bool,
+    child: extern "C" fn(*mut libc::c_void) -> libc::c_int,
+    argument: *mut libc::c_void,
+) -> Option<(libc::pid_t, OwnedFd)> {
+    let mut stack = MaybeUninit::<[u8; STACK]>::uninit();
+    let mut descriptor: libc::c_int = -1;
+    let sharing = if shares_files { libc::CLONE_FILES } else { 0 };
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD | sharing;
+    // SAFETY: the stack grows down from its end, and both outlive the child's use of our memory, because we wait. The
+    // kernel writes the descriptor to its place.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().cast::<u8>().add(STACK);
+        libc::clone(child, top.cast(), flags, argument, &raw mut descriptor)
+    };
+    // SAFETY: a fresh descriptor with no other owner; the kernel marks it close-on-exec.
+    (pid > 0).then(|| (pid, unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
 
 /// SAFETY: the caller has one thread; pointers in `arguments` are valid.

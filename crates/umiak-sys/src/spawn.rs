@@ -13,7 +13,7 @@ use std::ptr;
 use std::time::Duration;
 
 use crate::files;
-use crate::fork::fork_with_descriptor;
+use crate::fork::{fork_sharing_memory, fork_with_descriptor};
 use crate::memory::{self, enter};
 use crate::mounts;
 use crate::protocol::{ProcessLimits, ProcessSpec, SCRIPT, SpawnAction};
@@ -163,19 +163,30 @@ impl<'a> PreparedProcess<'a> {
     }
 
     /// Forks. The child becomes a session leader tied to `guardian` and executes the program. The returned descriptor
-    /// becomes readable when the child exits.
+    /// becomes readable when the child exits. With `waits`, this returns when the program is executed: cheaper for one
+    /// process, slower for many.
     pub(crate) fn fork(
         &self,
         guardian: libc::pid_t,
         slots: &FailureSlots,
         slot: usize,
         pause: Duration,
+        waits: bool,
         output: Option<BorrowedFd<'_>>,
     ) -> io::Result<(libc::pid_t, OwnedFd)> {
         let failure = slots.slot(slot);
         // Copying the guardian's descriptors into every rank, only to close them there, takes longer with each rank. A
         // rank that opens its log by itself shares the table until it has its own.
         let shares_files = output.is_none();
+        // Mounts may take long, and a pause is for tests that look at what is going on meanwhile.
+        if waits && pause.is_zero() && self.mounts.is_none() {
+            let mut child = Child { prepared: self, guardian, failure, output: output.map(|fd| fd.as_raw_fd()) };
+            // SAFETY: the child only makes system calls and ends by exec or _exit; `child` outlives the wait for it.
+            let forked = unsafe { fork_sharing_memory(shares_files, Child::run, (&raw mut child).cast()) };
+            if let Some(forked) = forked {
+                return Ok(forked);
+            }
+        }
         // SAFETY: the guardian is single-threaded, so the child's memory is a consistent copy; it only makes
         // async-signal-safe calls and ends by exec or _exit.
         match unsafe { fork_with_descriptor(shares_files)? } {
@@ -276,6 +287,24 @@ impl<'a> PreparedProcess<'a> {
             libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
             libc::execve(self.program.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr());
             fail(SpawnAction::Execute)
+        }
+    }
+}
+
+/// What a child that shares our memory gets.
+struct Child<'a> {
+    prepared: &'a PreparedProcess<'a>,
+    guardian: libc::pid_t,
+    failure: *mut u32,
+    output: Option<RawFd>,
+}
+
+impl Child<'_> {
+    extern "C" fn run(child: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: this is a fresh child, and the pointer is the one that `fork` has passed.
+        unsafe {
+            let child = &*child.cast::<Child<'_>>();
+            child.prepared.become_rank(child.guardian, child.failure, Duration::ZERO, child.output)
         }
     }
 }

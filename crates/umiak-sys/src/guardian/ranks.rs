@@ -88,7 +88,8 @@ impl Service {
                     continue;
                 }
             };
-            match prepared.fork(self.me, &slots, slot, self.pause_before_exec, output) {
+            let is_alone = batch.processes.len() == 1;
+            match prepared.fork(self.me, &slots, slot, self.pause_before_exec, is_alone, output) {
                 Ok((pid, pidfd)) => {
                     let pid = pid as u32;
                     let id = self.next_rank;
