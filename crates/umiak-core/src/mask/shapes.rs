@@ -2,6 +2,9 @@
 //! a well-known form.
 
 use std::ops::Range;
+use std::sync::LazyLock;
+
+use regex::Regex;
 
 use super::names::{clearly_names_a_secret, names_a_secret};
 
@@ -32,21 +35,41 @@ const PREFIXES: &[(&str, usize)] = &[
     ("ya29.", 20),
 ];
 
+/// No token is shorter.
+const SHORTEST_TOKEN: usize = 20;
+
 /// Words of the names of secrets in the query of a URL.
 const SIGNATURES: &[&str] = &["SIG", "SIGNATURE"];
 
+/// The header of a JWT begins with `{"`, in base64.
+const JWT: &str = "eyJ";
+
+/// Words of headers, and the beginnings of tokens: most texts have none of them, and this is much faster than looking for
+/// each.
+static HEADERS: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new("(?i-u:bearer |authorization)").expect("a constant pattern"));
+static BEGINNINGS: LazyLock<Regex> = LazyLock::new(|| {
+    let all: Vec<String> = PREFIXES.iter().map(|(prefix, _)| *prefix).chain([JWT]).map(regex::escape).collect();
+    Regex::new(&all.join("|")).expect("a constant pattern")
+});
+
 /// Secrets that are recognised wherever they are in a text.
 pub(super) fn secrets_by_shape(text: &str) -> Vec<Range<usize>> {
-    [
-        secrets_of_json(text),
-        secrets_of_urls(text),
-        secrets_of_addresses(text),
-        secrets_of_assignments(text),
-        secrets_of_headers(text),
-        tokens(text),
-        private_keys(text),
-    ]
-    .concat()
+    let mut found = Vec::new();
+    if text.bytes().any(|byte| matches!(byte, b':' | b'=')) {
+        found.extend(secrets_of_json(text));
+        found.extend(secrets_of_urls(text));
+        found.extend(secrets_of_addresses(text));
+        found.extend(secrets_of_assignments(text));
+    }
+    if HEADERS.is_match(text) {
+        found.extend(secrets_of_headers(text));
+    }
+    if text.len() >= SHORTEST_TOKEN && BEGINNINGS.is_match(text) {
+        found.extend(tokens(text));
+    }
+    found.extend(private_keys(text));
+    found
 }
 
 /// The values of keys that name a secret, in JSON or the like: `{"password": "abc"}`, also with escaped quotes.
@@ -287,8 +310,7 @@ fn tokens(text: &str) -> Vec<Range<usize>> {
             rest.len() >= *least && rest.bytes().any(|byte| byte.is_ascii_digit())
         });
     }
-    // The header of a JWT begins with `{"`, in base64.
-    find("eyJ", &|token| token.len() >= 20 && token.split('.').count() >= 3);
+    find(JWT, &|token| token.len() >= SHORTEST_TOKEN && token.split('.').count() >= 3);
     found
 }
 
@@ -319,6 +341,11 @@ fn is_signature(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::{MASK, line, masked};
+
+    #[test]
+    fn no_token_is_shorter() {
+        assert!(super::PREFIXES.iter().all(|(prefix, least)| prefix.len() + least >= super::SHORTEST_TOKEN));
+    }
 
     #[test]
     fn values() {
