@@ -34,9 +34,10 @@ pub struct PipelinePlan {
 }
 
 impl PipelinePlan {
-    pub fn new(run: Option<String>, submission: &Submission, pipeline: &Pipeline) -> Self {
+    /// The plan with all secrets masked, so that it may be written.
+    pub fn new(run: Option<String>, submission: &Submission, pipeline: &Pipeline, known: &Known) -> Self {
         let Submission { params, engine, wishes, directory, document, .. } = submission;
-        Self {
+        let mut plan = Self {
             v: VERSION,
             umiak: env!("CARGO_PKG_VERSION").to_owned(),
             run,
@@ -47,13 +48,7 @@ impl PipelinePlan {
             wishes: *wishes,
             pipeline: pipeline.clone(),
             whole: true,
-        }
-    }
-
-    /// The plan with all secrets masked, so that it may be written.
-    #[must_use]
-    pub fn masked(&self, known: &Known) -> Self {
-        let mut plan = self.clone();
+        };
         for (name, value) in &mut plan.params {
             *value = known.masked(name, value);
         }
@@ -61,7 +56,7 @@ impl PipelinePlan {
             *value = known.masked(name, value);
         }
         plan.pipeline.nodes.iter_mut().for_each(|node| mask_node(node, known));
-        plan.whole = plan.pipeline == self.pipeline;
+        plan.whole = plan.pipeline == *pipeline;
         plan
     }
 }

@@ -1,5 +1,6 @@
 //! `umiak plan FILE` and `run --dry-run`: prints the plan.
 
+use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -37,6 +38,8 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     match submission(&arguments.what) {
         Err(diagnostics) => super::fail(&diagnostics),
         Ok(submission) => {
+            // The process ends: freeing a large pipeline value by value takes a fifth of the time.
+            let submission = ManuallyDrop::new(submission);
             show(&submission, arguments.graph, arguments.format).unwrap_or_else(|diagnostic| super::fail(&[diagnostic]))
         }
     }
@@ -47,11 +50,11 @@ pub(super) fn show((submission, document): &(Submission, Document), graph: Optio
     let job = match &submission.work {
         Workload::Job(job) => job,
         Workload::Pipeline(pipeline) => {
-            let plan = PipelinePlan::new(None, submission, pipeline).masked(&secrets::learn(submission));
+            let plan = ManuallyDrop::new(PipelinePlan::new(None, submission, pipeline, &secrets::learn(submission)));
             let style = format.style();
             return match (graph, format.output) {
                 (Some(graph), _) => print_text(&Drawing { pipeline: &plan.pipeline, run: None }.draw(graph, &style)),
-                (None, Output::Json) => print_json(&plan),
+                (None, Output::Json) => print_json(&*plan),
                 (None, Output::Quiet) => print_text(""),
                 (None, Output::Human) => print_text(&pipeline_text(&style, &plan)),
             };

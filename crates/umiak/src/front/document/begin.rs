@@ -192,7 +192,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let masked = |(name, value): (&String, &String)| (name.clone(), known.masked(name, value));
     journal.labels = labels.iter().map(masked).collect();
     journal.control = run.control().to_string_lossy().into_owned();
-    let door = Box::new(DocumentDoor { run, known, environment });
+    let door = Box::new(DocumentDoor::new(run, known, environment));
     let recorder = Recorder::new(Some(journal), why);
     let run = Run::new(talk, style, clock, sources, screen, recorder);
     let driver = match work {
@@ -279,8 +279,8 @@ fn adopt(engine: &mut dyn Engine, plan: &Plan, status: &Status) -> Result<Vec<At
 
 /// Writes the pipeline, which a run that repeats this one starts from.
 fn write_pipeline(run: &RunDir, site: &Site, pipeline: &Pipeline, known: &Known) -> Result<(), Diagnostic> {
-    let plan = PipelinePlan::new(Some(run.id().to_string()), &site.submission, pipeline);
-    let mut text = serde_json::to_vec(&plan.masked(known)).expect("a plan is JSON");
+    let plan = PipelinePlan::new(Some(run.id().to_string()), &site.submission, pipeline, known);
+    let mut text = serde_json::to_vec(&plan).expect("a plan is JSON");
     text.push(b'\n');
     replace(&run.plan(), &text).map_err(|error| cannot_write(&run.plan(), &error))
 }

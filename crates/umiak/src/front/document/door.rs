@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use umiak_core::contract::Variable;
 use umiak_core::facts::Finding;
 use umiak_core::machine::attempt::End;
 use umiak_core::machine::job::AttemptId;
@@ -16,11 +17,23 @@ use crate::history::RunDir;
 use crate::screen::summary::ReplicaPlace;
 
 pub(super) struct DocumentDoor {
-    pub(super) run: RunDir,
+    run: RunDir,
     /// Secrets that are not written to files.
-    pub(super) known: Known,
-    /// The environment of the submitter.
-    pub(super) environment: BTreeMap<String, String>,
+    known: Known,
+    /// Variables of this process that the submitter does not have.
+    unset: Vec<String>,
+    /// Variables of the submitter that this process does not have, or with other values.
+    given: Vec<Variable>,
+}
+
+impl DocumentDoor {
+    /// `environment` is that of the submitter.
+    pub(super) fn new(run: RunDir, known: Known, environment: BTreeMap<String, String>) -> Self {
+        let ours = crate::host::environment();
+        let unset = ours.keys().filter(|name| !environment.contains_key(*name)).cloned().collect();
+        let given = environment.into_iter().filter(|(name, value)| ours.get(name) != Some(value)).collect();
+        Self { run, known, unset, given }
+    }
 }
 
 impl Door for DocumentDoor {
@@ -38,13 +51,10 @@ impl Door for DocumentDoor {
     /// What replicas get in addition to our own environment, which differs from the submitter's after a resume or
     /// retry.
     fn common(&self, plan: &Plan) -> Common {
-        let ours = crate::host::environment();
-        let differs = |(name, value): &(&String, &String)| ours.get(*name) != Some(*value);
-        let given = self.environment.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone()));
         let stop = plan.job.policy.stop.grace;
         Common {
-            unset: ours.keys().filter(|name| !self.environment.contains_key(*name)).cloned().collect(),
-            set: given.chain(plan.common.iter().cloned()).collect(),
+            unset: self.unset.clone(),
+            set: self.given.iter().chain(&plan.common).cloned().collect(),
             rotate: None,
             grace: plan.job.roles.iter().filter_map(|role| role.grace).chain([stop]).max().unwrap_or(stop),
         }
