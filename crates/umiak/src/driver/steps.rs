@@ -66,13 +66,15 @@ pub(super) struct Conducted {
     acts: VecDeque<Act>,
     /// Steps whose jobs have ended.
     over: VecDeque<StepIndex>,
+    /// Steps that have ended, whose leftovers are not stopped yet.
+    retiring: Vec<StepIndex>,
     /// The run was asked to stop so often.
     asked: u32,
 }
 
 impl Conducted {
     pub(super) fn new(steps: Box<dyn Steps>) -> Self {
-        Self { steps, acts: VecDeque::new(), over: VecDeque::new(), asked: 0 }
+        Self { steps, acts: VecDeque::new(), over: VecDeque::new(), retiring: Vec::new(), asked: 0 }
     }
 }
 
@@ -116,6 +118,10 @@ impl Driver {
             } else if let Some(act) = conducted.acts.pop_front() {
                 self.act(act);
             } else {
+                // Last: what follows a step need not wait until its leftovers are looked for.
+                for step in std::mem::take(&mut conducted.retiring) {
+                    self.engine.retire(step);
+                }
                 return;
             }
         }
@@ -129,8 +135,10 @@ impl Driver {
             job.core.fact(last);
         }
         job.flush();
-        self.engine.retire(step);
         self.engine.release(step);
+        if let Some(conducted) = &mut self.conducted {
+            conducted.retiring.push(step);
+        }
         if let Some(job) = self.jobs.remove(&step) {
             self.conduct(|steps, desk| steps.ended(desk, job, outcome));
         }
