@@ -52,6 +52,8 @@ enum Bench {
     Machine(bench::machine::Options),
     /// Documents made to exhaust time: time of `umiak lint`
     Lint(bench::lint::Options),
+    /// Pipelines: many steps, memory, large documents, the scheduler
+    Pipeline(bench::pipeline::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -67,6 +69,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Bench::Run(options) => bench::run::run(root, &options),
             Bench::Machine(options) => bench::machine::machine(root, &options),
             Bench::Lint(options) => bench::lint::lint(root, &options),
+            Bench::Pipeline(options) => bench::pipeline::pipeline(root, &options),
         },
     }
 }

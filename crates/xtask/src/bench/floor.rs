@@ -15,7 +15,7 @@ use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 use umiak_testkit::floor::{fork_exec, monotonic_nanos};
 
-use super::{crowd, machine};
+use super::{crowd, machine, pipeline};
 
 /// The first argument.
 pub(crate) const WORD: &str = "floor";
@@ -50,6 +50,7 @@ pub(crate) fn main() -> anyhow::Result<Option<ExitCode>> {
         (Some("agents"), words) => crowd::agents(words),
         (Some("clients"), words) => crowd::clients(words),
         (Some("machine"), [story, replicas]) => machine::perform(story, number(replicas)? as u32),
+        (Some("schedule"), [shape, steps]) => pipeline::schedule(shape, number(steps)? as u32),
         _ => bail!("`{WORD}` is only used by benchmarks"),
     }
     .map(Some)

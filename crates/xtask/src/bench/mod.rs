@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: umiak compared with its peers and the kernel's floor, in one run. `launch` covers one node and
 //! is in this module, `rendezvous` several nodes, `run` documents and recorded runs, `machine` the job's state machine,
-//! `lint` hostile documents.
+//! `lint` hostile documents, `pipeline` pipelines.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -21,6 +21,7 @@
 //! | `run` | documents and recorded runs |
 //! | `machine` | the state machine of a job, without a process |
 //! | `lint` | documents made to exhaust time |
+//! | `pipeline` | pipelines, beside ninja and `make` |
 
 mod against;
 mod crowd;
@@ -32,6 +33,7 @@ pub(crate) mod machine;
 mod model;
 mod options;
 mod peers;
+pub(crate) mod pipeline;
 pub(crate) mod rendezvous;
 mod report;
 mod rounds;

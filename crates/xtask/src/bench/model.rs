@@ -26,6 +26,10 @@ pub(crate) enum Metric {
     RunLine,
     Event,
     Lint,
+    Steps,
+    StepMemory,
+    Planning,
+    Scheduling,
 }
 
 /// How a number is compared with the floor's.
@@ -37,7 +41,7 @@ pub(crate) enum Relation {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Start,
         Self::Crash,
         Self::Memory,
@@ -56,6 +60,10 @@ impl Metric {
         Self::RunLine,
         Self::Event,
         Self::Lint,
+        Self::Steps,
+        Self::StepMemory,
+        Self::Planning,
+        Self::Scheduling,
     ];
 
     pub(crate) fn title(self) -> &'static str {
@@ -78,6 +86,14 @@ impl Metric {
             Self::RunLine => "First line of `/bin/echo` from a document",
             Self::Event => "One event of the state machine of a job with N replicas",
             Self::Lint => "`umiak lint` of a hostile document of N MB",
+            Self::Steps => {
+                "N steps that do nothing (`sh -c true`), two at a time, journal and logs on; the floor is ninja"
+            }
+            Self::StepMemory => {
+                "Memory (Pss of all our processes) after N finished steps, over that before them, per step"
+            }
+            Self::Planning => "`umiak plan` of a pipeline with N steps, without printing it",
+            Self::Scheduling => "The scheduler alone: CPU time per step of a pipeline with N steps",
         }
     }
 
@@ -94,9 +110,12 @@ impl Metric {
             | Self::Listing
             | Self::LogFirst
             | Self::RunLine
-            | Self::Lint => "ms",
+            | Self::Lint
+            | Self::Steps
+            | Self::Planning => "ms",
+            Self::StepMemory => "bytes",
             Self::Memory | Self::AgentsMemory => "MB",
-            Self::Event => "µs",
+            Self::Event | Self::Scheduling => "µs",
             Self::WakeUps => "",
             Self::Log => "MB/s",
             Self::SlowReader => "×",
@@ -105,7 +124,7 @@ impl Metric {
 
     pub(crate) fn relation(self) -> Relation {
         match self {
-            Self::Start | Self::Log | Self::Replicas => Relation::Times,
+            Self::Start | Self::Log | Self::Replicas | Self::Steps => Relation::Times,
             Self::Crash | Self::FirstLine | Self::NodesStart | Self::NodesCrash | Self::RunLine => Relation::Over,
             Self::Memory
             | Self::WakeUps
@@ -116,7 +135,10 @@ impl Metric {
             | Self::Listing
             | Self::LogFirst
             | Self::Event
-            | Self::Lint => Relation::None,
+            | Self::Lint
+            | Self::StepMemory
+            | Self::Planning
+            | Self::Scheduling => Relation::None,
         }
     }
 

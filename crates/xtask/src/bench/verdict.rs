@@ -5,8 +5,10 @@ use serde::Serialize;
 use super::lint::MEGABYTES;
 use super::machine::{SIZES, Story};
 use super::model::{Metric, Series, floor, median_of};
+use super::pipeline::{PLANNED, STEPS};
 use super::rendezvous::{CRASH_RANKS, START_RANKS};
 use super::run::{LOG_GIGABYTES, REPLICAS, RUNS};
+use super::statistics::median;
 
 /// Sizes in the requirements.
 pub(crate) const MOST_RANKS: u32 = 1000;
@@ -229,6 +231,46 @@ pub(crate) fn of_nodes(series: &[Series]) -> Vec<Verdict> {
     found
 }
 
+/// Verdicts on pipelines.
+pub(crate) fn of_pipelines(series: &[Series]) -> Vec<Verdict> {
+    let ours = |metric, steps| median_of(series, metric, steps, UMIAK);
+    let mut found = Vec::new();
+    if let (Some(ours), Some(ninja)) = (ours(Metric::Steps, STEPS), floor(series, Metric::Steps, STEPS)) {
+        let ratio = ours / ninja;
+        found.push(Verdict {
+            what: "10 000 steps that do nothing, two at a time",
+            measured: format!("{ratio:.2} × ninja ({:.1} s, ninja {:.1} s)", ours / 1e3, ninja / 1e3),
+            must: Some(at_most(ratio, 2.0, "≤ 2 × ninja")),
+            goal: Some(at_most(ratio, 1.3, "≤ 1.3 × ninja")),
+        });
+    }
+    if let Some(ours) = ours(Metric::StepMemory, STEPS) {
+        let must = Some(at_most(ours, 300.0, "≤ 300 bytes"));
+        found.push(Verdict {
+            what: "memory per finished step",
+            measured: format!("{ours:.0} bytes"),
+            must,
+            goal: None,
+        });
+    }
+    if let Some(ours) = ours(Metric::Planning, PLANNED) {
+        let must = Some(at_most(ours, 3000.0, "≤ 3 s"));
+        let measured = format!("{:.2} s", ours / 1e3);
+        found.push(Verdict { what: "a document of 100 000 steps, read and planned", measured, must, goal: None });
+    }
+    let slowest = series.iter().filter(|one| one.metric == Metric::Scheduling && !one.is_old);
+    let slowest = slowest.filter_map(|one| Some((median(&one.values)?, &one.contestant)));
+    if let Some((micros, shape)) = slowest.max_by(|one, other| one.0.total_cmp(&other.0)) {
+        found.push(Verdict {
+            what: "the scheduler alone, per step",
+            measured: format!("{micros:.2} µs ({shape})"),
+            must: Some(at_most(micros, 20.0, "≤ 20 µs")),
+            goal: None,
+        });
+    }
+    found
+}
+
 /// The verdict on hostile documents: the slowest of them.
 pub(crate) fn of_lint(series: &[Series]) -> Vec<Verdict> {
     let of =
@@ -334,6 +376,25 @@ mod tests {
             [(Some(true), None), (Some(false), None), (Some(true), None), (Some(true), Some(false))]
         );
         assert_eq!(found[0].measured, "0.50 × the floor's rate (1200 ms, floor 600 ms)");
+    }
+
+    #[test]
+    fn pipelines_are_held_against_ninja() {
+        let all = [
+            series(Metric::Steps, "ninja -j 2", STEPS, true, &[10_000.0]),
+            series(Metric::Steps, UMIAK, STEPS, false, &[15_000.0]),
+            series(Metric::StepMemory, UMIAK, STEPS, false, &[301.0]),
+            series(Metric::Planning, UMIAK, PLANNED, false, &[2900.0]),
+            series(Metric::Scheduling, "loop", STEPS, false, &[0.5]),
+            series(Metric::Scheduling, "chained", STEPS, false, &[30.0]),
+        ];
+        let found = of_pipelines(&all);
+        assert_eq!(
+            found.iter().map(kept).collect::<Vec<_>>(),
+            [(Some(true), Some(false)), (Some(false), None), (Some(true), None), (Some(false), None)]
+        );
+        assert_eq!(found[0].measured, "1.50 × ninja (15.0 s, ninja 10.0 s)");
+        assert_eq!(found[3].measured, "30.00 µs (chained)");
     }
 
     #[test]

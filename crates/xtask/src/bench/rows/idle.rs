@@ -22,20 +22,36 @@ pub(crate) fn measure(setting: &Setting, peer: &Peer, ranks: u32) -> anyhow::Res
     };
     std::thread::sleep(SETTLE);
     let ranks_pids = pids(&directory, ranks)?;
-    let mut own = descend::descendants(running.pid);
-    own.push(running.pid);
-    own.retain(|pid| !ranks_pids.contains(pid));
+    let own = own(running.pid, &ranks_pids);
     let before = switches(&own);
     std::thread::sleep(setting.watch);
     let after = switches(&own);
-    let kib: u64 = own.iter().filter_map(|pid| pss_kib(*pid)).sum();
+    let bytes = memory(&own);
     let ended = running.stop(GRACE)?;
     if ended.is_late {
         return Ok(Err(format!("did not finish within {} s", setting.limit.as_secs())));
     }
     let in_ten_seconds = (after - before) as f64 * 10.0 / setting.watch.as_secs_f64();
-    let values = vec![(Metric::Memory, kib as f64 * 1024.0 / 1e6), (Metric::WakeUps, in_ten_seconds)];
+    let values = vec![(Metric::Memory, bytes / 1e6), (Metric::WakeUps, in_ten_seconds)];
     Ok(Ok(Sample { values, cpu_ms: None, remark: None }))
+}
+
+/// The launcher and everything below it that is no rank.
+fn own(launcher: u32, ranks: &[u32]) -> Vec<u32> {
+    let mut own = descend::descendants(launcher);
+    own.push(launcher);
+    own.retain(|pid| !ranks.contains(pid));
+    own
+}
+
+/// The memory of a launcher's own processes.
+pub(super) fn own_memory(launcher: u32, ranks: &[u32]) -> f64 {
+    memory(&own(launcher, ranks))
+}
+
+fn memory(pids: &[u32]) -> f64 {
+    let kib: u64 = pids.iter().filter_map(|pid| pss_kib(*pid)).sum();
+    kib as f64 * 1024.0
 }
 
 fn pss_kib(pid: u32) -> Option<u64> {

@@ -7,6 +7,7 @@ pub(crate) mod first_line;
 pub(crate) mod idle;
 pub(crate) mod log;
 pub(crate) mod nodes;
+pub(crate) mod pipelines;
 pub(crate) mod recorded;
 pub(crate) mod start;
 
