@@ -159,10 +159,7 @@ impl Drawing<'_> {
     }
 
     fn mermaid_node(&self, id: NodeId, depth: usize, text: &mut String, edges: &mut String) {
-        let escape =
-            |line: String| line.replace('&', "#amp;").replace('"', "#quot;").replace('<', "#lt;").replace('>', "#gt;");
-        let label = self.label(id).into_iter().map(escape).collect::<Vec<_>>().join("<br/>");
-        let label = umiak_core::diag::shown(&label).into_owned();
+        let label = self.label(id).iter().map(|line| of_html(line)).collect::<Vec<_>>().join("<br/>");
         let (indent, node) = ("  ".repeat(depth), self.pipeline.node(id));
         if let Some(children) = self.children(id).filter(|children| !children.is_empty()) {
             let _ = writeln!(text, "{indent}subgraph n{}[\"{label}\"]", id.0);
@@ -308,6 +305,20 @@ fn look(mark: Mark) -> (&'static str, &'static str) {
     }
 }
 
+/// A text in a label of Mermaid, which is HTML. Mermaid's own escapes, such as `#lt;`, are not shown as what they mean, and
+/// a `#` before a word and a semicolon is taken for one.
+fn of_html(text: &str) -> String {
+    let escape = |letter: char| match letter {
+        '&' => "&amp;".to_owned(),
+        '"' => "&quot;".to_owned(),
+        '<' => "&lt;".to_owned(),
+        '>' => "&gt;".to_owned(),
+        ';' => "&semi;".to_owned(),
+        other => other.to_string(),
+    };
+    umiak_core::diag::shown(text).chars().map(escape).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
@@ -348,6 +359,14 @@ entry_points:
 post_process:
   notify: {command: a}
 "#;
+
+    #[test]
+    fn a_label_is_only_a_text() {
+        assert_eq!(
+            of_html("<img onerror=\"x\"> & #lt; `\u{202e}`\n"),
+            "&lt;img onerror=&quot;x&quot;&gt; &amp; #lt&semi; `\u{fffd}`␊"
+        );
+    }
 
     #[test]
     fn five_steps_with_a_loop_and_a_dag() {
