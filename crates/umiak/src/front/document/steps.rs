@@ -420,7 +420,26 @@ fn cannot_begin(step: &StepName, reason: String) -> Diagnostic {
     Diagnostic::error(Code::J0020, format!("step `{step}` cannot begin")).row("reason", reason)
 }
 
-/// A diagnostic in one line.
+/// A diagnostic in one line: its reason, or its sentence with what was seen.
 fn reason(error: &Diagnostic) -> String {
-    error.message.clone()
+    if let Some((_, reason)) = error.rows.iter().find(|(name, _)| name == "reason") {
+        return reason.clone();
+    }
+    let seen: Vec<String> = error.rows.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    if seen.is_empty() { error.message.clone() } else { format!("{} ({})", error.message, seen.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_was_seen() {
+        let plain = Diagnostic::error(Code::J0020, "too few GPUs are free on this host");
+        assert_eq!(reason(&plain), "too few GPUs are free on this host");
+        let seen = plain.row("needed", "6").row("free", "0 of 0");
+        assert_eq!(reason(&seen), "too few GPUs are free on this host (needed 6, free 0 of 0)");
+        let name = StepName::new("train").unwrap();
+        assert_eq!(reason(&cannot_begin(&name, "`/data` cannot be created".into())), "`/data` cannot be created");
+    }
 }
