@@ -138,7 +138,8 @@ enum Shortage {
 /// What hints suggest, in the keys of the document's format.
 struct Keys {
     no_gpus: &'static str,
-    no_gang: &'static str,
+    /// How replicas start without waiting for room for all, where that is possible.
+    no_gang: Option<&'static str>,
 }
 
 impl Keys {
@@ -146,13 +147,20 @@ impl Keys {
         let bytes = regular::read(&run.document()).unwrap_or_default();
         match Format::of(&Source::new("", String::from_utf8_lossy(&bytes))) {
             Some(Format::OpenPai) => {
-                Self { no_gpus: "set `gpu: 0` in `resourcePerInstance`", no_gang: "extras: {gangAllocation: false}" }
+                let no_gang = Some("extras: {gangAllocation: false}");
+                Self { no_gpus: "set `gpu: 0` in `resourcePerInstance`", no_gang }
             }
-            Some(Format::Native | Format::PaddleFlow | Format::PaddleRec) | None => {
-                Self { no_gpus: "remove `gpu` from `resources`", no_gang: "policy: {gang: false}" }
+            Some(Format::PaddleFlow) => Self { no_gpus: "use a flavour without GPUs", no_gang: None },
+            Some(Format::Native | Format::PaddleRec) | None => {
+                Self { no_gpus: "remove `gpu` from `resources`", no_gang: Some("policy: {gang: false}") }
             }
         }
     }
+}
+
+fn or_in_turns(hint: &str, no_gang: Option<&str>) -> String {
+    let in_turns = no_gang.map(|key| format!("; `{key}` lets replicas wait for each other")).unwrap_or_default();
+    format!("{hint}{in_turns}")
 }
 
 /// Checks that enough GPUs are leased.
@@ -164,7 +172,7 @@ fn check_devices(job: &Job, run: &RunDir, needed: u32, leased: u32, there: usize
             .row("free", format!("{leased} of {there}"))
             .hint(match shortage {
                 _ if there == 0 => format!("this host has no GPUs; {no_gpus} to run on CPUs"),
-                Shortage::OfAll => format!("stop the processes that use them, start fewer replicas, or let replicas wait for each other with `{no_gang}`"),
+                Shortage::OfAll => or_in_turns("stop the processes that use them, or start fewer replicas", no_gang),
                 Shortage::OfOne => "stop the processes that use them, or request fewer GPUs".to_owned(),
             })
     })
@@ -185,10 +193,7 @@ fn check_cpus(job: &Job, run: &RunDir, needed: u32, there: Option<&[u32]>) -> Re
             .row("needed", needed.to_string())
             .row("usable", there.to_string())
             .hint(match shortage {
-                Shortage::OfAll => format!(
-                    "start fewer replicas, request less `cpu`, or let replicas wait for each other with `{}`",
-                    Keys::of(run).no_gang
-                ),
+                Shortage::OfAll => or_in_turns("start fewer replicas, or request less `cpu`", Keys::of(run).no_gang),
                 Shortage::OfOne => {
                     "request less `cpu`, or omit `--strict-resources` to run without enforcing it".to_owned()
                 }
