@@ -1,5 +1,5 @@
 //! The console of a running job. One thread owns stdout and stderr, so that output of the user's program, our messages
-//! and the status line never mix, and so that a reader that does not read blocks only this thread.
+//! and the status line, or the block of lines of a pipeline, never mix, and so that a reader that does not read blocks only this thread.
 //!
 //! Mirrors follow the log files of ranks; the ranks write those files themselves and never wait for us. The output of a
 //! single rank is copied unchanged; with several ranks, lines start with names.
@@ -26,7 +26,8 @@ use umiak_sys::wait::{Waker, readable};
 
 use lines::Prefixed;
 use mirror::Mirrors;
-pub use status::{Activity, StatusLine};
+pub use status::{Activity, NodeRow, NodeTime, Nodes, StatusLine};
+use status::{BlockLine, StatusBlock};
 pub use style::Style;
 use style::written;
 
@@ -36,6 +37,9 @@ const CHUNK: usize = 128 << 10;
 
 /// At most ten redraws a second.
 const REDRAW: Duration = Duration::from_millis(100);
+
+/// Lines of the terminal that a block leaves to other output.
+const BESIDE: usize = 3;
 
 /// Longest wait for the thread to erase its status line.
 const HIDE: Duration = Duration::from_millis(200);
@@ -49,8 +53,8 @@ enum Message {
     Talk(String),
     /// To stdout.
     Data(String),
-    /// Show this on the status line.
-    Status(Option<StatusLine>),
+    /// Show this below everything else.
+    Status(Option<Box<StatusBlock>>),
     /// To stderr, if nothing else was shown for this long.
     Heartbeat(String, Duration),
     /// Erase the status line, and wake this when done.
@@ -144,7 +148,17 @@ impl Screen {
     }
 
     pub fn status(&self, status: Option<StatusLine>) {
-        self.send(Message::Status(status));
+        self.send(Message::Status(status.map(|line| Box::new(StatusBlock { line, nodes: None }))));
+    }
+
+    /// Shows a pipeline: its status line, and its nodes below.
+    pub fn nodes(&self, line: StatusLine, nodes: Nodes) {
+        self.send(Message::Status(Some(Box::new(StatusBlock { line, nodes: Some(nodes) }))));
+    }
+
+    /// The number of nodes that a terminal of this style shows.
+    pub fn rows(style: &Style) -> usize {
+        style.height().saturating_sub(BESIDE + 1)
     }
 
     /// Shows a line, unless something else was shown within `quiet`.
@@ -208,16 +222,14 @@ struct Painter {
     buffer: Vec<u8>,
     /// The mirror with an unfinished line on the screen, if lines have names.
     open: Option<usize>,
-    status: Option<StatusLine>,
+    status: Option<Box<StatusBlock>>,
     /// Messages held until the user's line is complete.
     held: Vec<String>,
-    /// The status line is on the terminal now.
-    drawn: bool,
+    /// The lines of the block that is on the terminal now; empty if there is none.
+    drawn: Vec<BlockLine>,
     last_draw: Option<Instant>,
     /// When something other than the status line was last shown.
     last_shown: Instant,
-    /// The last status line, so that it is redrawn only if it changes.
-    last_text: String,
     /// Mirrored output and our messages go to the same place.
     mirror_meets_us: bool,
     /// The user's output there ends with a line feed.
@@ -242,10 +254,9 @@ impl Painter {
             open: None,
             status: None,
             held: Vec::new(),
-            drawn: false,
+            drawn: Vec::new(),
             last_draw: None,
             last_shown: Instant::now(),
-            last_text: String::new(),
             mirror_meets_us,
             at_line_start: true,
             is_stopping: Arc::default(),
@@ -305,16 +316,28 @@ impl Painter {
                     }
                 }
             }
-            let more = self.pump();
+            let more = self.still_for().is_none() && self.pump();
             self.flush_held_between_lines();
             let look = self.mirrors.attend();
-            let timeout = if more { Some(Duration::ZERO) } else { self.draw().into_iter().chain(look).min() };
+            let timeout = if more {
+                Some(Duration::ZERO)
+            } else {
+                let still = self.still_for().filter(|_| self.mirrors.is_due());
+                self.draw().into_iter().chain(look).chain(still).min()
+            };
             let mut fds = vec![waker.as_fd()];
             fds.extend(self.mirrors.watched());
             if readable(&fds, timeout).is_err() {
                 return;
             }
         }
+    }
+
+    /// The time for which a tree of nodes stays on the terminal: output of the user waits, so that it is shown together
+    /// with the next drawing. Otherwise, the tree would be seen only between two lines of output.
+    fn still_for(&self) -> Option<Duration> {
+        let has_nodes = self.mirror_meets_us && self.drawn.len() > 1;
+        self.last_draw.filter(|_| has_nodes).and_then(|last| REDRAW.checked_sub(last.elapsed()))
     }
 
     fn follow(&mut self, source: Mirrored, path: &Path, offset: u64) {
@@ -348,11 +371,14 @@ impl Painter {
         self.mirrors.is_due()
     }
 
-    /// Mirrors everything that is in the files now.
+    /// Mirrors everything that is in the files now. What has ended ends its line.
     fn pump_to_end(&mut self) {
         for index in 0..self.mirrors.len() {
             let end = self.mirrors.end(index);
             while self.pump_once(index, end) {}
+            if index < self.mirrors.len() && self.mirrors.has_ended(index) {
+                self.end_line(index);
+            }
         }
     }
 
@@ -399,8 +425,8 @@ impl Painter {
     fn show(&mut self, bytes: &[u8]) -> bool {
         let Some(last) = bytes.last() else { return true };
         self.last_shown = Instant::now();
-        if self.mirror_meets_us && std::mem::take(&mut self.drawn) {
-            erase_line();
+        if self.mirror_meets_us {
+            self.erase();
         }
         let written = match self.mirror_to {
             MirrorTo::Stdout => write_all(&mut io::stdout(), bytes),
@@ -460,8 +486,10 @@ impl Painter {
     }
 
     fn erase(&mut self) {
-        if std::mem::take(&mut self.drawn) {
-            erase_line();
+        let drawn = std::mem::take(&mut self.drawn);
+        // In the background, other output has replaced it.
+        if !drawn.is_empty() && is_foreground(&io::stderr()) {
+            let _ = write_all(&mut io::stderr(), erasure(&drawn, self.style.width()).as_bytes());
         }
     }
 
@@ -477,22 +505,31 @@ impl Painter {
         };
         if !self.style.is_live() {
             // In the background. Checked again when the time shown would change.
-            self.drawn = false;
-            return Some(status.until_next_second());
+            self.drawn.clear();
+            return Some(status.line.until_next_second());
         }
         if let Some(wait) = self.last_draw.and_then(|last| REDRAW.checked_sub(last.elapsed())) {
             return Some(wait);
         }
-        let text = status.render(&self.style);
-        if !self.drawn || text != self.last_text {
-            let mut stderr = io::stderr().lock();
-            let _ = write_all(&mut stderr, format!("\r\x1b[2K{}", written(&text)).as_bytes());
-            self.drawn = true;
-            self.last_text = text;
+        let height = self.style.height().saturating_sub(BESIDE).max(1);
+        let lines = status.render(&self.style, height, Instant::now());
+        let next = status.line.until_next_second();
+        if lines != self.drawn {
+            let texts: Vec<String> = lines.iter().map(|line| written(&line.text)).collect();
+            // In one write, so that it does not flicker.
+            let drawing = format!("{}{}", erasure(&self.drawn, self.style.width()), texts.join("\n"));
+            let _ = write_all(&mut io::stderr().lock(), drawing.as_bytes());
+            self.drawn = lines;
             self.last_draw = Some(Instant::now());
         }
-        Some(status.until_next_second())
+        Some(next)
     }
+}
+
+/// Erases lines, at whose end the cursor is. A terminal that has become narrower has wrapped them.
+fn erasure(drawn: &[BlockLine], columns: usize) -> String {
+    let rows: usize = drawn.iter().map(|line| line.width.div_ceil(columns.max(1)).max(1)).sum();
+    format!("\r\x1b[2K{}", "\x1b[A\x1b[2K".repeat(rows.saturating_sub(1)))
 }
 
 /// Writes text for people to stdout.
@@ -518,14 +555,23 @@ pub fn write_data(text: &str) -> Result<(), Diagnostic> {
     }
 }
 
-/// Erases the status line. Not in the background, where other output has replaced it.
-fn erase_line() {
-    if is_foreground(&io::stderr()) {
-        let _ = write_all(&mut io::stderr(), b"\r\x1b[2K");
-    }
-}
-
 fn write_all(stream: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes)?;
     stream.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_rows_of_a_block_are_erased() {
+        let lines = |widths: &[usize]| -> Vec<BlockLine> {
+            widths.iter().map(|width| BlockLine { text: String::new(), width: *width }).collect()
+        };
+        assert_eq!(erasure(&lines(&[]), 80), "\r\x1b[2K");
+        assert_eq!(erasure(&lines(&[40]), 80), "\r\x1b[2K");
+        assert_eq!(erasure(&lines(&[40, 0, 79]), 80), "\r\x1b[2K\x1b[A\x1b[2K\x1b[A\x1b[2K");
+        assert_eq!(erasure(&lines(&[40, 79]), 39).matches("\x1b[A").count(), 4, "it was wrapped");
+    }
 }

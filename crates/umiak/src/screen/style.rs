@@ -86,6 +86,11 @@ impl Style {
             .unwrap_or_else(|| terminal::size(&std::io::stderr()).map_or(100, |(columns, _)| usize::from(columns)))
     }
 
+    /// Rows of the terminal behind stderr.
+    pub fn height(&self) -> usize {
+        terminal::size(&std::io::stderr()).map_or(24, |(_, rows)| usize::from(rows))
+    }
+
     /// Stands for what is left out.
     pub fn dots(&self) -> &'static str {
         if self.ascii { "..." } else { "…" }
@@ -141,6 +146,40 @@ impl Style {
 
     pub fn green(&self, text: &str) -> String {
         self.paint(Paint::Green, text)
+    }
+
+    /// Truncates to `width` cells, and marks what was truncated.
+    pub fn cut(&self, text: &str, width: usize) -> String {
+        if text.width() <= width || width == 0 {
+            return fit(text, width);
+        }
+        fit(text, width - 1) + self.cut_mark()
+    }
+
+    /// One cell, where a text was truncated.
+    pub fn cut_mark(&self) -> &'static str {
+        if self.ascii { "~" } else { "…" }
+    }
+
+    /// Colours the text by its mark.
+    pub fn painted(&self, mark: Mark, text: &str) -> String {
+        match mark {
+            Mark::Failed => self.red(text),
+            Mark::Done | Mark::Cached => self.green(text),
+            Mark::Lost | Mark::Restarted => self.yellow(text),
+            Mark::Running => self.bold(text),
+            Mark::Waiting | Mark::Stopped => self.dim(text),
+        }
+    }
+
+    /// One line about a step: `12:04:31 train started (2 pserver, 2 worker)`, or with the verb in its column. `rest`
+    /// begins with a space or a colon, unless it is empty.
+    pub fn step_progress(&self, step: &str, verb: &str, rest: &str, time: &str) -> String {
+        if self.plain {
+            format!("{time} {step} {}{rest}\n", verb.to_lowercase())
+        } else {
+            self.progress(verb, &[format!("{step}{rest}")], time)
+        }
     }
 
     /// One line of progress: a right-aligned verb, or a time stamp in plain mode.

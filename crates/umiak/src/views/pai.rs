@@ -13,7 +13,7 @@ use umiak_core::plan::{Plan, Replica};
 use umiak_core::status::{Ended, ReplicaStatus, Restarted, Stage, State, Status};
 
 use super::standing::{LoadedRun, RunStanding};
-use super::table::{Giving, TableCell, painted, table};
+use super::table::{Giving, TableCell, table};
 use super::time::{between, moment};
 use crate::clock::wall_micros;
 use crate::history::RunId;
@@ -378,7 +378,7 @@ pub(crate) fn human(style: &Style, job: &PaiJob) -> String {
     let PaiJob { name, debug_id, job_status: status, task_roles, .. } = job;
     let mark = status.state.mark();
     let line = format!("{} {debug_id} {} {}", style.mark(mark), shown(name), status.state.word());
-    let mut text = format!("{}\n", painted(style, mark, &line));
+    let mut text = format!("{}\n", style.painted(mark, &line));
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "  {}  {}", style.dim(&format!("{name:<10}")), shown(&value));
     };

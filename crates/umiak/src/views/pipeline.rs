@@ -12,7 +12,6 @@ use umiak_core::status::{NodeState, NodeStatus, PipelineStatus, Status};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::facts::plural;
-use super::table::painted;
 use super::time::between;
 use crate::screen::Style;
 use crate::screen::style::{Mark, fit};
@@ -227,7 +226,7 @@ impl<'a> PipelineRun<'a> {
             let gap = " ".repeat(width.saturating_sub(head.width()));
             let rest = format!("{:>8}  {}", self.took(instance), shown(&self.note(instance)));
             let room = style.width().saturating_sub(width.max(head.width()) + 1).max(20);
-            let line = format!("{}{gap} {}", painted(style, mark, head), fit(rest.trim_end(), room));
+            let line = format!("{}{gap} {}", style.painted(mark, head), fit(rest.trim_end(), room));
             let _ = writeln!(text, "{}", line.trim_end());
             let indent = " ".repeat(2 * (instance.depth - base) + 6);
             for line in values(instance.status, style, all) {
@@ -241,7 +240,7 @@ impl<'a> PipelineRun<'a> {
         ] {
             if count > 0 {
                 let line = format!("  {} {count} step{} {what}", style.mark(mark), plural(count));
-                let _ = writeln!(text, "{}", painted(style, mark, &line));
+                let _ = writeln!(text, "{}", style.painted(mark, &line));
             }
         }
         if folded.iter().any(|count| *count > 0) {

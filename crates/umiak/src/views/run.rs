@@ -15,7 +15,7 @@ use umiak_core::status::{Ended, ReplicaStatus, RoleStatus, Stage, State, Status}
 use super::listing::size;
 use super::pipeline::{PipelineRun, ShownNode};
 use super::standing::{LoadedRun, RunStanding};
-use super::table::{Giving, TableCell, painted, table};
+use super::table::{Giving, TableCell, table};
 use super::time::{ago, between, moment};
 use crate::clock::wall_micros;
 use crate::history::index::{IndexEntry, RoleSize};
@@ -213,7 +213,7 @@ pub(crate) fn head(style: &Style, loaded: &LoadedRun) -> String {
     };
     let name = if status.name.is_empty() { String::new() } else { format!(" {}", shown(&status.name)) };
     let line = format!("{} {}{name} {}{code}", style.mark(mark), run.id(), standing.word());
-    format!("{}\n", painted(style, mark, &line))
+    format!("{}\n", style.painted(mark, &line))
 }
 
 /// What to do about a run whose supervisor died.
@@ -298,7 +298,7 @@ fn counts(style: &Style, status: &Status, role: &str) -> String {
     ];
     let parts = parts.into_iter().filter(|(_, count)| *count > 0);
     parts
-        .map(|(mark, count)| painted(style, mark, &format!("{} {count}", style.mark(mark))))
+        .map(|(mark, count)| style.painted(mark, &format!("{} {count}", style.mark(mark))))
         .collect::<Vec<_>>()
         .join("  ")
 }

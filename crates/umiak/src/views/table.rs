@@ -6,17 +6,6 @@ use unicode_width::UnicodeWidthStr as _;
 use crate::screen::Style;
 use crate::screen::style::{Mark, fit};
 
-/// Colours the text by its mark.
-pub(crate) fn painted(style: &Style, mark: Mark, text: &str) -> String {
-    match mark {
-        Mark::Failed => style.red(text),
-        Mark::Done | Mark::Cached => style.green(text),
-        Mark::Lost | Mark::Restarted => style.yellow(text),
-        Mark::Running => style.bold(text),
-        Mark::Waiting | Mark::Stopped => style.dim(text),
-    }
-}
-
 /// A cell: its text, and its colour, which is applied after padding.
 #[derive(Debug, Clone)]
 pub(crate) struct TableCell {
@@ -36,15 +25,11 @@ impl TableCell {
     }
 
     fn fitted(&self, style: &Style, width: usize) -> String {
-        let more = if style.ascii { "~" } else { "…" };
-        if self.text.width() <= width || width == 0 {
-            return fit(&self.text, width);
-        }
-        if !self.keeps_end {
-            return fit(&self.text, width - 1) + more;
+        if self.text.width() <= width || width == 0 || !self.keeps_end {
+            return style.cut(&self.text, width);
         }
         let backwards: String = self.text.chars().rev().collect();
-        more.to_owned() + &fit(&backwards, width - 1).chars().rev().collect::<String>()
+        style.cut_mark().to_owned() + &fit(&backwards, width - 1).chars().rev().collect::<String>()
     }
 }
 
@@ -102,7 +87,7 @@ pub(crate) fn table(style: &Style, head: &[&str], rows: &[Vec<TableCell>], givin
         for (position, column) in used.iter().enumerate() {
             let cell = cells[*column].fitted(style, widths[*column]);
             let gap = if position + 1 == used.len() { 0 } else { widths[*column] - cell.width() + 2 };
-            text.push_str(&cells[*column].mark.map_or(cell.clone(), |mark| painted(style, mark, &cell)));
+            text.push_str(&cells[*column].mark.map_or(cell.clone(), |mark| style.painted(mark, &cell)));
             text.push_str(&" ".repeat(gap));
         }
         format!("{}\n", text.trim_end())
