@@ -106,7 +106,7 @@ const CRATES: &[Crate] = &[
             ("rendezvous", &["clock", "network"]),
             ("engine", &[]),
             ("views", &["clock", "history", "screen", "secrets"]),
-            ("driver", &["clock", "engine", "history", "host", "network", "screen", "secrets"]),
+            ("driver", &["clock", "engine", "history", "host", "network", "screen", "secrets", "views"]),
             (
                 "front",
                 &["clock", "driver", "engine", "history", "host", "log", "rendezvous", "screen", "secrets", "views"],

@@ -13,7 +13,7 @@ use crate::history::{RunDir, journal};
 use crate::views::Output;
 use crate::views::graph::{Drawing, Graph};
 use crate::views::pai::{self, PaiJob};
-use crate::views::pipeline::Kind;
+use crate::views::pipeline::{Detail, Kind};
 use crate::views::run::{ShownRun, human, pipeline};
 use crate::views::standing::{LoadedRun, RunStanding};
 
@@ -101,7 +101,7 @@ fn show_step(
         let near = nearest(name, instances.iter().map(|instance| instance.name.as_str()));
         return Err(near.into_iter().fold(error, |error, near| error.hint(format!("there is a step `{near}`"))));
     };
-    let tree = run.tree(&style, Some(name), arguments.all);
+    let tree = run.tree(&style, Some(name), Detail::of(arguments.all));
     let job = job(&loaded.run, name)?.filter(|_| instance.kind == Kind::Step);
     let nodes = run.shown_below(name);
     match (arguments.format.output, job) {

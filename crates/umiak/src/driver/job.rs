@@ -27,7 +27,6 @@ pub(crate) struct JobRun {
     pub(crate) pool: Pool,
     pub(crate) now: Now,
     pub(super) prober: Option<Prober>,
-    pub(super) begun: Instant,
 }
 
 /// State of a job; empty when it begins.
@@ -102,8 +101,7 @@ impl Now {
 
 impl JobRun {
     pub(crate) fn new(step: Option<StepName>, machine: Machine, plan: Arc<Plan>, pool: Pool) -> Self {
-        let (now, begun) = (Now::default(), Instant::now());
-        Self { step, machine, plan, pool, now, prober: None, begun }
+        Self { step, machine, plan, pool, now: Now::default(), prober: None }
     }
 
     /// Tells the mirror of a replica from those of other replicas and jobs.

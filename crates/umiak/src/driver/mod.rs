@@ -18,6 +18,7 @@
 //! | [`observe`] | what the others are doing when one has failed |
 //! | [`gather`] | evidence for attempts that ended badly |
 //! | [`tell`], [`words`] | console lines, and names for groups of replicas |
+//! | [`tree`] | the nodes of a pipeline: a tree on a terminal, lines elsewhere |
 //! | [`timers`] | pending timers |
 //! | [`probe`] | ports that must be open before other replicas start |
 //! | [`control`], [`stop`], [`stacks`] | orders from other processes: both ends |
@@ -42,6 +43,7 @@ pub(crate) mod steps;
 pub(crate) mod stop;
 mod tell;
 mod timers;
+pub(crate) mod tree;
 mod turn;
 pub(crate) mod words;
 
@@ -70,6 +72,7 @@ pub(crate) use tell::short_signal;
 use record::Recorder;
 use sources::Sources;
 use steps::{Conducted, Steps};
+use tree::NodesShown;
 
 /// Output options of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,6 +138,8 @@ pub(crate) struct Run {
     cleared: Vec<u32>,
     /// Result of the last sweep, once it is over.
     swept: Option<Swept>,
+    /// What is shown of a pipeline's nodes.
+    nodes: NodesShown,
 }
 
 /// One job, and what it shares with the other jobs of its run.
@@ -348,6 +353,7 @@ impl Run {
             is_asked: false,
             cleared: Vec::new(),
             swept: None,
+            nodes: NodesShown::default(),
         }
     }
 

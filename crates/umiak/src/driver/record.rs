@@ -12,6 +12,7 @@ use tracing::warn;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Fact, Record, Supervised, VERSION};
 use umiak_core::model::{OutputMode, StepName, Timestamp};
+use umiak_core::status::RunStatus;
 
 use super::{Driver, JobDriver, Run};
 use crate::clock::time_of_day;
@@ -101,6 +102,16 @@ impl Recorder {
 
     pub(super) fn is_journal(&self) -> bool {
         self.journal.is_some()
+    }
+
+    /// The directory of the run, if it is recorded.
+    pub(super) fn run_dir(&self) -> Option<&RunDir> {
+        self.journal.as_ref().map(|journal| &journal.run)
+    }
+
+    /// The status after all records, if the run is recorded.
+    pub(super) fn recorded(&self) -> Option<&RunStatus> {
+        self.journal.as_ref().map(|journal| journal.writer.recorded())
     }
 
     /// `run-000032`, if the run is recorded.
@@ -250,7 +261,7 @@ impl JobDriver<'_> {
 }
 
 impl Run {
-    /// Writes the queued facts, and shows them to programs.
+    /// Writes the queued facts, and shows them to programs; to people, what they say about the nodes of a pipeline.
     pub(super) fn write(&mut self) -> Vec<Record> {
         if self.recorder.facts.is_empty() {
             return Vec::new();
@@ -263,6 +274,7 @@ impl Run {
                 self.screen.data(format!("{line}\n"));
             }
         }
+        self.tell_nodes(&records);
         if let Some(error) = failed {
             warn!(%error, "facts cannot be written");
             let path = self.recorder.journal.as_ref().map(|journal| journal.run.journal()).unwrap_or_default();

@@ -130,7 +130,6 @@ impl Driver {
     fn end_step(&mut self, step: StepIndex) {
         let Some(mut job) = self.job(step) else { return };
         let Some((outcome, _)) = job.core.job.now.end else { return };
-        job.tell_step_end();
         if let Some(last) = job.core.job.now.last.take() {
             job.core.fact(last);
         }
@@ -170,6 +169,7 @@ impl Driver {
         let Some(conducted) = &mut self.conducted else { return };
         conducted.asked += 1;
         let force = kill || conducted.asked > 1;
+        self.tell_stopping_steps(reason, force);
         self.conduct(|steps, desk| steps.stop(desk, reason, force));
         if let Some(conducted) = &mut self.conducted {
             conducted.acts.retain(|act| !matches!(act, Act::Stop { .. }));

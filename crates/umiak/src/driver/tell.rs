@@ -18,16 +18,14 @@ const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 
 impl JobDriver<'_> {
-    /// A line about the progress of the job. About a step only in a log: on a terminal, the tree shows it.
+    /// A line about the progress of the job; not about a step in a tree.
     pub(super) fn progress(&self, verb: &str, parts: &[String]) {
         match &self.core.job.step {
             None => self.core.run.progress(verb, parts),
-            Some(_) if !self.core.run.style.plain => {}
-            // The first part belongs to the name.
+            Some(_) if self.core.run.has_tree() => {}
             Some(step) => {
-                let (first, rest) =
-                    parts.split_first().map_or((String::new(), parts), |(first, rest)| (format!(" {first}"), rest));
-                self.core.run.progress(verb, &[&[format!("{step}{first}")], rest].concat());
+                let rest = format!(" {}", parts.join(", "));
+                self.core.say(|style| style.step_progress(step.as_str(), verb, &rest, &time_of_day()));
             }
         }
     }
@@ -50,10 +48,10 @@ impl JobDriver<'_> {
         if waiting > 0 && !self.core.job.plan.is_document() {
             return;
         }
+        // Records of a step are told.
         if self.core.job.step.is_some() {
-            let roles = words::roles(&self.core.job.plan);
             self.core.job.now.told_started = true;
-            return self.progress("Started", &roles);
+            return;
         }
         let since = now.attempt_started.unwrap_or_else(|| self.core.run.clock.started());
         let started: Vec<Slot> = self.core.job.slots().filter(|slot| now.instances.contains_key(slot)).collect();
@@ -72,41 +70,45 @@ impl JobDriver<'_> {
         if live.is_empty() || self.core.run.talk.output != OutputMode::Human {
             return;
         }
-        let who = words::crowd(&self.core.job.plan, &live).names;
         let why = match reason {
             StopReason::Signal { signal } => match signal {
-                SIGINT => format!("{who} with SIGINT; press Ctrl-C again to kill"),
-                SIGTERM => format!("{who} with SIGTERM; a second signal kills"),
-                other => format!("{who} with SIGTERM after {}; a second signal kills", short_signal(other)),
+                SIGINT => "with SIGINT; press Ctrl-C again to kill".to_owned(),
+                SIGTERM => "with SIGTERM; a second signal kills".to_owned(),
+                other => format!("with SIGTERM after {}; a second signal kills", short_signal(other)),
             },
-            StopReason::User => format!("{who} with SIGTERM after `umiak stop`"),
-            StopReason::Hung => format!("{who} with SIGTERM: the job hangs, no replica made progress"),
-            StopReason::Timeout => format!("{who} with SIGTERM: the run exceeded its `timeout`"),
+            StopReason::User => "with SIGTERM after `umiak stop`".to_owned(),
+            StopReason::Hung => "with SIGTERM: the job hangs, no replica made progress".to_owned(),
+            StopReason::Timeout => "with SIGTERM: the run exceeded its `timeout`".to_owned(),
             _ => return,
         };
-        self.core.alert(|style| style.progress("Stopping", &[why], &time_of_day()));
+        self.alert_stopping(&live, &why);
     }
 
-    /// Describes another signal while replicas are already being stopped.
-    fn answer(&self, kill: bool) -> Option<String> {
-        let live: Vec<Slot> = self.core.job.slots().filter(|slot| self.core.job.is_live(*slot)).collect();
-        let who = words::crowd(&self.core.job.plan, &live).names;
-        let what = if kill {
-            format!("{who} with SIGKILL; press Ctrl-C again to return to the shell")
-        } else {
-            format!("{who} already; press Ctrl-C again to kill")
-        };
-        (!live.is_empty()).then_some(what)
+    /// Says that these replicas, or the step, are being stopped. On a terminal, the tree shows it.
+    fn alert_stopping(&self, live: &[Slot], why: &str) {
+        match &self.core.job.step {
+            Some(_) if self.core.run.has_tree() => {}
+            Some(step) => {
+                let rest = format!(" {why}");
+                self.core.alert(|style| style.step_progress(step.as_str(), "Stopping", &rest, &time_of_day()));
+            }
+            None => {
+                let what = format!("{} {why}", words::crowd(&self.core.job.plan, live).names);
+                self.core.alert(|style| style.progress("Stopping", &[what], &time_of_day()));
+            }
+        }
     }
 
+    /// Answers another signal while replicas are already being stopped.
     pub(super) fn tell_stopping_again(&self, reason: StopReason) {
-        let answer = match reason {
-            StopReason::Signal { .. } => self.answer(false),
-            StopReason::SecondSignal { .. } => self.answer(true),
-            _ => None,
+        let why = match reason {
+            StopReason::Signal { .. } => "already; press Ctrl-C again to kill",
+            StopReason::SecondSignal { .. } => "with SIGKILL; press Ctrl-C again to return to the shell",
+            _ => return,
         };
-        if let Some(answer) = answer {
-            self.core.alert(|style| style.progress("Stopping", &[answer], &time_of_day()));
+        let live: Vec<Slot> = self.core.job.slots().filter(|slot| self.core.job.is_live(*slot)).collect();
+        if !live.is_empty() {
+            self.alert_stopping(&live, why);
         }
     }
 
@@ -151,7 +153,9 @@ impl JobDriver<'_> {
         let core = &mut self.core;
         core.job.now.told = true;
         core.job.now.told_while_going = core.job.machine.live().0 > 0;
-        core.run.screen.status(None);
+        if core.job.step.is_none() {
+            core.run.screen.status(None);
+        }
         let style = &self.core.run.style;
         let text = if report.instead {
             format!("{}{}", report.head, report.tail)
@@ -162,7 +166,12 @@ impl JobDriver<'_> {
             let explained = summary::failure(style, verdict, &others, |finding| self.place(finding));
             format!("{}{explained}{}", report.head, report.tail)
         };
-        self.core.run.screen.alert(text);
+        // The tree has the cause in one line.
+        if self.core.job.step.is_some() && self.core.run.has_tree() && self.core.run.style.is_live() {
+            self.core.run.nodes.causes.push(text);
+        } else {
+            self.core.run.screen.alert(text);
+        }
         if let Some(notice) = report.notice {
             self.core.notice(&notice);
         }
@@ -224,17 +233,6 @@ impl JobDriver<'_> {
 
     fn everybody(&self) -> String {
         words::counted(&self.core.job.plan, &self.core.job.slots().collect::<Vec<_>>())
-    }
-
-    /// Reports the end of a step. Its failure is explained already.
-    pub(super) fn tell_step_end(&self) {
-        let (Some((outcome, code)), Some(_)) = (self.core.job.now.end, &self.core.job.step) else { return };
-        let took = duration(self.core.job.begun.elapsed());
-        match outcome {
-            Outcome::Succeeded => self.progress("Finished", &[format!("in {took}")]),
-            Outcome::Failed => self.progress("Failed", &[format!("after {took}, code {code}")]),
-            Outcome::Interrupted | Outcome::Stopped => self.progress("Stopped", &[format!("after {took}")]),
-        }
     }
 
     pub(super) fn tell_end(&self) {
@@ -341,6 +339,9 @@ impl Driver {
     }
 
     pub(super) fn show_status(&mut self) {
+        if self.conducted.is_some() && self.run.show_tree() {
+            return;
+        }
         if self.run.style.live
             && self.run.talk.output == OutputMode::Human
             && let Some(status) = self.status()

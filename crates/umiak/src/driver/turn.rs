@@ -150,7 +150,8 @@ impl Driver {
     fn next_at(&self, stage: RunStage) -> Option<Timestamp> {
         let is_going = stage == RunStage::Going;
         let Run { recorder, heartbeat_at, .. } = &self.run;
-        let while_going = [recorder.retry_at(), *heartbeat_at].map(|at| at.filter(|_| is_going));
+        let tree_at = self.run.tree_due().map(|wait| self.run.clock.now() + wait);
+        let while_going = [recorder.retry_at(), *heartbeat_at, tree_at].map(|at| at.filter(|_| is_going));
         let of_job = |job: &JobRun| {
             let prober_at = job.prober.as_ref().and_then(Prober::tell_at);
             [job.now.timers.next(), prober_at, job.now.watching.next().filter(|_| is_going)]
@@ -310,6 +311,7 @@ impl Driver {
         umiak_sys::wait::stop_ourselves();
         self.engine.suspend(&live, false);
         self.each(|job| job.record(Fact::Continued));
+        self.run.redraw_tree();
         let paused = self.run.clock.now().since(before);
         self.each(|job| {
             job.core.job.now.timers.postpone(paused);
@@ -345,6 +347,7 @@ impl Driver {
             job.core.fact(Fact::Finished { outcome: Outcome::Interrupted, exit_code: code });
             job.flush();
         });
+        self.run.tell_causes();
         if self.conducted.is_some() {
             code = 128u8.wrapping_add(signal as u8);
             self.run.recorder.fact(None, Fact::Finished { outcome: Outcome::Interrupted, exit_code: code });
@@ -372,7 +375,7 @@ impl Driver {
         if let (Some(conducted), Some((outcome, exit_code))) = (&self.conducted, self.end()) {
             self.run.recorder.fact(None, Fact::Finished { outcome, exit_code });
             self.run.write();
-            self.run.screen.status(None);
+            self.run.tell_last_tree();
             conducted.steps.tell_end(&self.run);
         }
         let missing = self.run.close_journal(code);

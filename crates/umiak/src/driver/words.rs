@@ -25,15 +25,6 @@ pub(crate) fn everywhere(plan: &Plan) -> String {
     counted_parts(&parts, has_parts(plan))
 }
 
-/// What a step starts: nothing more than its name if that is one replica.
-pub(super) fn roles(plan: &Plan) -> Vec<String> {
-    if plan.replicas.len() == 1 {
-        return Vec::new();
-    }
-    let roles: Vec<String> = plan.job.roles.iter().map(|role| format!("{} {}", role.replicas, role.name)).collect();
-    vec![format!("({})", roles.join(", "))]
-}
-
 /// Counts replicas of this node.
 pub(super) fn counted(plan: &Plan, slots: &[Slot]) -> String {
     if plan.is_document() {

@@ -26,6 +26,8 @@ use umiak_sys::wait::{Waker, readable};
 
 use lines::Prefixed;
 use mirror::Mirrors;
+#[cfg(test)]
+pub(crate) use status::drawn;
 pub use status::{Activity, NodeRow, NodeTime, Nodes, StatusLine};
 use status::{BlockLine, StatusBlock};
 pub use style::Style;

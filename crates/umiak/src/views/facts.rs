@@ -135,9 +135,7 @@ fn words(fact: &Fact) -> String {
         Fact::Resolved(_) => "its values are known".to_owned(),
         Fact::Looping { items } => format!("a loop over {} items", items.len()),
         Fact::Entered => "begins".to_owned(),
-        Fact::Skipped { why: SkipReason::Condition } => "skipped: its condition is false".to_owned(),
-        Fact::Skipped { why: SkipReason::Disabled } => "skipped: disabled".to_owned(),
-        Fact::Skipped { why: SkipReason::NoItems } => "skipped: its loop has no items".to_owned(),
+        Fact::Skipped { why } => format!("skipped: {}", skip_reason(*why)),
         Fact::Cached { from_run, from_step } => format!("cached from step {from_step} of {from_run}"),
         Fact::Refused { reason } => format!("could not start: {reason}"),
         Fact::Left { end } => node_end(*end).to_owned(),
@@ -193,6 +191,14 @@ pub(crate) fn stop_reason(reason: StopReason) -> String {
         StopReason::Signal { signal } | StopReason::SecondSignal { signal } => {
             format!("umiak received {}", signal_name(signal))
         }
+    }
+}
+
+pub(super) fn skip_reason(why: SkipReason) -> &'static str {
+    match why {
+        SkipReason::Condition => "its condition is false",
+        SkipReason::Disabled => "disabled",
+        SkipReason::NoItems => "its loop has no items",
     }
 }
 

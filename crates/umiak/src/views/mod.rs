@@ -8,6 +8,7 @@
 //! | `run`, `pai` | one run: `show`, `show --as pai` |
 //! | `facts` | facts as text: `events` |
 //! | `pipeline`, `graph` | a pipeline with what has happened, and its DAG: `show`, `plan`, `--graph` |
+//! | `progress` | a pipeline while it runs: rows on a terminal, lines in a log |
 //! | `codes` | an error code: `explain` |
 //! | `errors` | an error of `launch` and `run` as JSON |
 //! | `explanation` | why a run ended as it did: `explain` |
@@ -27,6 +28,7 @@ pub(crate) mod logs;
 pub(crate) mod pai;
 pub(crate) mod pipeline;
 pub(crate) mod plan;
+pub(crate) mod progress;
 pub(crate) mod run;
 pub(crate) mod stacks;
 pub(crate) mod standing;

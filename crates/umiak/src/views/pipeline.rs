@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use umiak_core::diag::shown;
 use umiak_core::facts::{NodeEnd, NodeValues, SkipReason};
-use umiak_core::model::{Body, Items, Node, NodeId, Pipeline};
+use umiak_core::model::{Body, FIRST_ATTEMPT, Items, Node, NodeId, Pipeline};
 use umiak_core::pipeline::text::print;
-use umiak_core::status::{NodeState, NodeStatus, PipelineStatus, Status};
+use umiak_core::status::{NodeState, NodeStatus, PipelineStatus, RoleStatus, Status};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::facts::plural;
@@ -20,6 +20,28 @@ use crate::screen::style::{Mark, fit};
 const FOLDED: usize = 50;
 /// Names are padded to at most this width.
 const WIDEST: usize = 40;
+
+/// A node with more dependencies does not name those it waits for.
+const MANY: usize = 64;
+/// A role with more replicas has numbers instead of a mark for each.
+const GROUP: usize = 16;
+
+/// How much a tree says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detail<'a> {
+    /// At the end of this run: states, times and reasons.
+    End(&'a str),
+    /// The outputs, too.
+    Usual,
+    /// All values, and every node.
+    All,
+}
+
+impl Detail<'_> {
+    pub(crate) fn of(all: bool) -> Self {
+        if all { Self::All } else { Self::Usual }
+    }
+}
 
 /// A pipeline that was run.
 pub(crate) struct PipelineRun<'a> {
@@ -36,12 +58,12 @@ pub(crate) struct PipelineRun<'a> {
 pub(crate) struct Instance<'a> {
     /// `train`, `dag.child`, `split.3`.
     pub(crate) name: String,
-    id: NodeId,
-    node: &'a Node,
-    depth: usize,
+    pub(super) id: NodeId,
+    pub(super) node: &'a Node,
+    pub(super) depth: usize,
     pub(crate) kind: Kind,
-    is_item: bool,
-    status: Option<&'a NodeStatus>,
+    pub(super) is_item: bool,
+    pub(super) status: Option<&'a NodeStatus>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -130,17 +152,11 @@ impl<'a> PipelineRun<'a> {
         self.mark_of(self.status.node(name))
     }
 
-    fn mark_of(&self, status: Option<&NodeStatus>) -> Mark {
+    pub(super) fn mark_of(&self, status: Option<&NodeStatus>) -> Mark {
         match status.map(|status| status.state) {
-            None | Some(NodeState::Pending) => Mark::Waiting,
+            None => Mark::Waiting,
             Some(NodeState::Open | NodeState::Running) if self.is_lost => Mark::Lost,
-            Some(NodeState::Open | NodeState::Running) => Mark::Running,
-            Some(NodeState::Ended(end)) => match end {
-                NodeEnd::Succeeded => Mark::Done,
-                NodeEnd::Cached => Mark::Cached,
-                NodeEnd::Failed => Mark::Failed,
-                NodeEnd::Stopped | NodeEnd::Cancelled | NodeEnd::Skipped => Mark::Stopped,
-            },
+            Some(state) => mark(state),
         }
     }
 
@@ -185,7 +201,8 @@ impl<'a> PipelineRun<'a> {
     }
 
     /// The tree; with `below`, only the nodes that this name names. Items of loops that need no attention are folded.
-    pub(crate) fn tree(&self, style: &Style, below: Option<&str>, all: bool) -> String {
+    pub(crate) fn tree(&self, style: &Style, below: Option<&str>, detail: Detail<'_>) -> String {
+        let all = detail == Detail::All;
         let mut instances = self.instances();
         if let Some(below) = below {
             instances.retain(|instance| is_below(&instance.name, below));
@@ -218,18 +235,24 @@ impl<'a> PipelineRun<'a> {
             }
             rows.retain(|instance| is_live(instance));
         }
-        let heads: Vec<String> = rows.iter().map(|instance| self.head(style, instance, base)).collect();
+        let head = |instance: &&Instance<'_>| {
+            let name = &instance.name;
+            let label = if instance.is_item { name.rsplit('.').next().unwrap_or(name) } else { &instance.node.name };
+            let count = if instance.kind == Kind::Loop { self.count(instance) } else { String::new() };
+            self.head(style, instance, base, label, &count)
+        };
+        let heads: Vec<String> = rows.iter().map(head).collect();
         let width = heads.iter().map(|head| head.width()).max().unwrap_or(0).min(WIDEST);
         let mut text = String::new();
         for (instance, head) in rows.iter().zip(&heads) {
             let mark = self.mark_of(instance.status);
             let gap = " ".repeat(width.saturating_sub(head.width()));
-            let rest = format!("{:>8}  {}", self.took(instance), shown(&self.note(instance)));
+            let rest = format!("{:>8}  {}", self.took(instance), shown(&self.note(style, instance)));
             let room = style.width().saturating_sub(width.max(head.width()) + 1).max(20);
             let line = format!("{}{gap} {}", style.painted(mark, head), fit(rest.trim_end(), room));
             let _ = writeln!(text, "{}", line.trim_end());
             let indent = " ".repeat(2 * (instance.depth - base) + 6);
-            for line in values(instance.status, style, all) {
+            for line in values(instance.status, style, detail) {
                 let _ = writeln!(text, "{indent}{}", style.dim(&shown(&line)));
             }
         }
@@ -244,21 +267,18 @@ impl<'a> PipelineRun<'a> {
             }
         }
         if folded.iter().any(|count| *count > 0) {
-            text.push_str("`--all` lists them\n");
+            let _ = match detail {
+                Detail::End(run) => writeln!(text, "`umiak show {run} --all` lists them"),
+                Detail::Usual | Detail::All => writeln!(text, "`--all` lists them"),
+            };
         }
         text
     }
 
-    /// `✓ split [3/3]`
-    fn head(&self, style: &Style, instance: &Instance<'_>, base: usize) -> String {
-        let (name, node) = (&instance.name, instance.node);
-        let label = if instance.is_item { name.rsplit('.').next().unwrap_or(name) } else { node.name.as_str() };
+    /// `✓ split [3/3]`, with a label for the name.
+    pub(super) fn head(&self, style: &Style, instance: &Instance<'_>, base: usize, label: &str, count: &str) -> String {
         let item = instance.status.and_then(NodeStatus::values).and_then(|values| values.item.as_ref());
         let item = item.filter(|_| instance.is_item).map(|item| format!(" ({})", fit(&print(item), 20)));
-        let count = match instance.kind {
-            Kind::Loop => self.count(instance),
-            Kind::Step | Kind::Dag => String::new(),
-        };
         let post = if self.pipeline.post == Some(instance.id) { " (post)" } else { "" };
         let indent = " ".repeat(2 * (instance.depth - base) + 2);
         let mark = style.mark(self.mark_of(instance.status));
@@ -285,7 +305,7 @@ impl<'a> PipelineRun<'a> {
     }
 
     /// What there is to say about it.
-    fn note(&self, instance: &Instance<'_>) -> String {
+    pub(super) fn note(&self, style: &Style, instance: &Instance<'_>) -> String {
         let Some(status) = instance.status.filter(|status| status.state != NodeState::Pending) else {
             return if self.is_over { "not started".to_owned() } else { self.waits_for(instance) };
         };
@@ -297,13 +317,11 @@ impl<'a> PipelineRun<'a> {
             return format!("could not start: {reason}");
         }
         match (status.state, status.skipped) {
-            (_, Some(SkipReason::Condition)) => "skipped: its condition is false".to_owned(),
-            (_, Some(SkipReason::Disabled)) => "skipped: disabled".to_owned(),
-            (_, Some(SkipReason::NoItems)) => "skipped: its loop has no items".to_owned(),
+            (_, Some(why)) => format!("skipped: {}", super::facts::skip_reason(why)),
             (NodeState::Ended(NodeEnd::Cancelled), _) => "cancelled".to_owned(),
             (NodeState::Ended(NodeEnd::Stopped), _) => "stopped".to_owned(),
             (NodeState::Running, _) if self.is_lost => "lost with its supervisor".to_owned(),
-            (NodeState::Running, _) => status.job_status().map(running).unwrap_or_default(),
+            (NodeState::Running, _) => status.job_status().map(|job| members(style, job)).unwrap_or_default(),
             (NodeState::Ended(NodeEnd::Failed), _) => status.job_status().map(failed).unwrap_or_default(),
             _ => String::new(),
         }
@@ -312,6 +330,9 @@ impl<'a> PipelineRun<'a> {
     fn waits_for(&self, instance: &Instance<'_>) -> String {
         if self.pipeline.post == Some(instance.id) {
             return "runs at the end, whatever happens".to_owned();
+        }
+        if instance.node.deps.len() > MANY {
+            return format!("waits for some of {} nodes", instance.node.deps.len());
         }
         let dag = instance.name.rsplit_once('.').filter(|_| !instance.is_item).map(|(dag, _)| format!("{dag}."));
         let is_open = |id: &&NodeId| {
@@ -324,14 +345,49 @@ impl<'a> PipelineRun<'a> {
     }
 }
 
+/// The mark of a node whose run is not lost.
+pub(super) fn mark(state: NodeState) -> Mark {
+    match state {
+        NodeState::Pending => Mark::Waiting,
+        NodeState::Open | NodeState::Running => Mark::Running,
+        NodeState::Ended(end) => match end {
+            NodeEnd::Succeeded => Mark::Done,
+            NodeEnd::Cached => Mark::Cached,
+            NodeEnd::Failed => Mark::Failed,
+            NodeEnd::Stopped | NodeEnd::Cancelled | NodeEnd::Skipped => Mark::Stopped,
+        },
+    }
+}
+
 /// True if an instance is the one that the word names, or in it.
 pub(crate) fn is_below(name: &str, word: &str) -> bool {
     name.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-fn running(job: &Status) -> String {
-    let roles: Vec<String> = job.roles.iter().map(|role| format!("{} {}", role.role, role.replicas)).collect();
-    if roles.len() == 1 && job.replicas.len() == 1 { String::new() } else { roles.join(", ") }
+/// The replicas of a job, if it has several: `pserver ▸▸  worker ▸✓`.
+fn members(style: &Style, job: &Status) -> String {
+    if job.replicas.len() == 1 {
+        return String::new();
+    }
+    let group = |role: &RoleStatus| {
+        let marks: Vec<&str> = job
+            .replicas
+            .iter()
+            .filter(|replica| replica.role() == role.role)
+            .map(|replica| match super::run::mark(&replica.stage) {
+                Mark::Running if replica.attempt > FIRST_ATTEMPT => style.mark(Mark::Restarted),
+                mark => style.mark(mark),
+            })
+            .collect();
+        if marks.len() <= GROUP {
+            return format!("{} {}", role.role, marks.concat());
+        }
+        let count = |mark: &Mark| marks.iter().filter(|other| **other == style.mark(*mark)).count();
+        let counts = Mark::ALL.iter().map(|mark| (mark, count(mark))).filter(|(_, count)| *count > 0);
+        let counts: Vec<String> = counts.map(|(mark, count)| format!("{} {count}", style.mark(*mark))).collect();
+        format!("{} {}", role.role, counts.join(" "))
+    };
+    job.roles.iter().map(group).collect::<Vec<_>>().join("  ")
 }
 
 /// The cause of a failed step.
@@ -342,9 +398,12 @@ fn failed(job: &Status) -> String {
     format!("{} {}{headline}", cause.subject.replica, cause.exit.describe())
 }
 
-/// Outputs; with `all`, parameters and inputs too.
-fn values(status: Option<&NodeStatus>, style: &Style, all: bool) -> Vec<String> {
-    let Some(values) = status.and_then(NodeStatus::values) else { return Vec::new() };
+/// The values of a node.
+fn values(status: Option<&NodeStatus>, style: &Style, detail: Detail<'_>) -> Vec<String> {
+    let Some(values) = status.and_then(NodeStatus::values).filter(|_| !matches!(detail, Detail::End(_))) else {
+        return Vec::new();
+    };
+    let all = detail == Detail::All;
     let (to, from) = if style.ascii { ("->", "<-") } else { ("→", "←") };
     let paths = |sign: &str, artifacts: &[(String, Vec<String>)]| {
         artifacts.iter().map(|(name, paths)| format!("{sign} {name}  {}", paths.join(", "))).collect::<Vec<_>>()

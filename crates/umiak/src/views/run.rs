@@ -13,7 +13,7 @@ use umiak_core::plan::PipelinePlan;
 use umiak_core::status::{Ended, ReplicaStatus, RoleStatus, Stage, State, Status};
 
 use super::listing::size;
-use super::pipeline::{PipelineRun, ShownNode};
+use super::pipeline::{Detail, PipelineRun, ShownNode};
 use super::standing::{LoadedRun, RunStanding};
 use super::table::{Giving, TableCell, table};
 use super::time::{ago, between, moment};
@@ -145,7 +145,7 @@ pub(crate) fn human(
         row(if position == 0 { "nodes" } else { "" }, line);
     }
     if let Some(pipeline) = plan.and_then(|plan| pipeline(loaded, plan)) {
-        let _ = write!(text, "\n{}", pipeline.tree(style, None, all));
+        let _ = write!(text, "\n{}", pipeline.tree(style, None, Detail::of(all)));
     }
     text.push_str(&replicas(run, style, status, all, standing.is_lost()));
     if let Some(verdict) = loaded.verdict() {
@@ -303,7 +303,7 @@ fn counts(style: &Style, status: &Status, role: &str) -> String {
         .join("  ")
 }
 
-fn mark(stage: &Stage) -> Mark {
+pub(super) fn mark(stage: &Stage) -> Mark {
     match stage {
         Stage::Waiting => Mark::Waiting,
         Stage::Starting { .. } | Stage::Running { .. } => Mark::Running,

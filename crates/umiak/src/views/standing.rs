@@ -90,6 +90,11 @@ impl RunStanding {
     }
 }
 
+/// The plan of a run that is a pipeline.
+pub(crate) fn pipeline_plan(run: &RunDir) -> Option<PipelinePlan> {
+    serde_json::from_slice(&umiak_sys::regular::read(&run.plan()).ok()?).ok()
+}
+
 /// A run whose journal was read.
 #[derive(Debug)]
 pub(crate) struct LoadedRun {
@@ -106,7 +111,7 @@ impl LoadedRun {
     /// The pipeline as it was submitted, if the run is one.
     pub(crate) fn pipeline_plan(&self) -> Option<PipelinePlan> {
         self.pipeline.as_ref()?;
-        serde_json::from_slice(&umiak_sys::regular::read(&self.run.plan()).ok()?).ok()
+        pipeline_plan(&self.run)
     }
 
     /// Why the run failed. Empty for a run that succeeded after a failed attempt.

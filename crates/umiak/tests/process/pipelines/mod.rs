@@ -3,6 +3,7 @@
 mod control;
 mod corpus;
 mod examples;
+mod progress;
 mod seed;
 mod semantics;
 
@@ -18,6 +19,7 @@ pub(crate) fn register(suite: &mut Suite) {
     semantics::register(suite);
     examples::register(suite);
     control::register(suite);
+    progress::register(suite);
 }
 
 /// A directory with the files of a pipeline, and the run in it.
