@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use umiak_core::facts::{Fact, Record, StopReason};
-use umiak_core::model::{OutputMode, Pipeline};
+use umiak_core::facts::{Fact, Outcome, Record, StopReason};
+use umiak_core::model::{OutputMode, Pipeline, StepName};
 use umiak_core::status::PipelineStatus;
 
 use super::{Driver, Run, short_signal};
@@ -80,6 +80,8 @@ pub(super) struct NodesShown {
     tree: Option<Tree>,
     /// The plan cannot be read: there is no tree.
     is_without_tree: bool,
+    /// The first step that did not end well.
+    pub(super) failed: Option<StepName>,
     /// Explanations of failures, shown after the last tree.
     pub(super) causes: Vec<String>,
 }
@@ -94,6 +96,13 @@ impl Run {
     pub(super) fn tell_nodes(&mut self, records: &[Record]) {
         let is_told = self.talk.output == OutputMode::Human && !self.has_tree();
         let Some(nodes) = self.recorder.recorded().and_then(|status| status.pipeline.as_deref()) else { return };
+        let is_bad = |fact: &Fact| match fact {
+            Fact::Finished { outcome, .. } => *outcome != Outcome::Succeeded,
+            Fact::Refused { .. } => true,
+            _ => false,
+        };
+        let failed = records.iter().find(|record| is_bad(&record.fact)).and_then(|record| record.step.clone());
+        self.nodes.failed = self.nodes.failed.take().or(failed);
         if let Some(tree) = &mut self.nodes.tree {
             tree.update(records, nodes);
         }

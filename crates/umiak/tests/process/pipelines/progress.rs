@@ -13,7 +13,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::progress::ctrl_c_is_answered_once", &[], interrupted)
         .test("pipelines::progress::a_retry_shows_what_is_kept", &[], retried)
         .test("pipelines::progress::a_narrow_terminal_and_ascii", &[], narrow)
-        .test("pipelines::progress::lines_in_a_pipe", &[], lines);
+        .test("pipelines::progress::lines_in_a_pipe", &[], lines)
+        .test("pipelines::progress::siblings_of_a_failed_step_say_why_they_stop", &[], fail_fast);
 }
 
 const SIZE: (u16, u16) = (100, 30);
@@ -219,4 +220,17 @@ fn lines() {
         "finished 6 steps",
     ];
     assert_eq!(untimed(&outcome.err()), expected);
+}
+
+fn fail_fast() {
+    let place = Place::default();
+    let outcome = place.run(FAILS, &[]).finish();
+    outcome.expect_code(1);
+    let err = outcome.err();
+    assert!(err.contains(" b stopping with SIGTERM: step a failed\n"), "{err}");
+    assert!(err.contains(" b stopped after ") && err.contains(" c cancelled\n"), "{err}");
+    assert!(!err.contains("umiak stop"), "nobody has asked for it: {err}");
+    let events = place.sandbox.umiak(["events", "1"]).start().finish_unchecked().out();
+    assert!(events.contains("b: stopping: another step failed\n"), "{events}");
+    assert!(!events.contains("umiak stop"), "{events}");
 }
