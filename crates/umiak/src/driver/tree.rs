@@ -63,6 +63,11 @@ impl Tree {
         (self.is_changed, self.last_draw) = (false, Some(Instant::now()));
     }
 
+    /// Draws it again after it was erased.
+    pub(crate) fn redraw(&mut self) {
+        self.is_changed = true;
+    }
+
     pub(crate) fn pipeline(&self) -> &Pipeline {
         self.progress.pipeline()
     }
@@ -141,7 +146,7 @@ impl Run {
     /// Draws the tree again after it was erased.
     pub(super) fn redraw_tree(&mut self) {
         if let Some(tree) = &mut self.nodes.tree {
-            tree.is_changed = true;
+            tree.redraw();
         }
     }
 

@@ -1,5 +1,8 @@
 //! The console of a pipeline: a tree on a terminal, lines elsewhere.
 
+use std::path::Path;
+
+use umiak_testkit::sandbox::binary;
 use umiak_testkit::suite::Suite;
 use umiak_testkit::terminal::{Session, render};
 
@@ -14,7 +17,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::progress::a_retry_shows_what_is_kept", &[], retried)
         .test("pipelines::progress::a_narrow_terminal_and_ascii", &[], narrow)
         .test("pipelines::progress::lines_in_a_pipe", &[], lines)
-        .test("pipelines::progress::siblings_of_a_failed_step_say_why_they_stop", &[], fail_fast);
+        .test("pipelines::progress::siblings_of_a_failed_step_say_why_they_stop", &[], fail_fast)
+        .test("pipelines::progress::attach_shows_the_same", &[], attached);
 }
 
 const SIZE: (u16, u16) = (100, 30);
@@ -233,4 +237,38 @@ fn fail_fast() {
     let events = place.sandbox.umiak(["events", "1"]).start().finish_unchecked().out();
     assert!(events.contains("b: stopping: another step failed\n"), "{events}");
     assert!(!events.contains("umiak stop"), "{events}");
+}
+
+fn attached() {
+    let place = Place::default();
+    let running = place.run(&document(), &[]).start();
+    running.wait_until("the step that waits", || {
+        place.journal().iter().filter(|fact| fact["type"] == "started" && fact["step"] == "train").count() == 4
+    });
+    let session = Session::of(place.sandbox.umiak(["attach"]), SIZE);
+    session.wait_for("the tree", |screen| has(screen, "▸ train") && has(screen, "pserver ▸▸  worker ▸▸"));
+    assert!(has(&session.screen(), "6/9 steps  1 running"), "{}", session.screen().join("\n"));
+    let mut left = Session::of(place.sandbox.umiak(["attach", "1"]), SIZE);
+    left.wait_for("another tree", |screen| has(screen, "▸ train"));
+    left.type_keys(b"\x03");
+    left.wait_for("how to come back", |screen| {
+        has(screen, "detached; run-000001 is still running") && !has(screen, "▸")
+    });
+    let line = format!("exec {} attach 1 2> attached.txt", binary().display());
+    let piped = place.sandbox.program(Path::new("/bin/sh"), ["-c", &line]).start();
+    let err = || String::from_utf8(place.sandbox.read_if_there("attached.txt").unwrap_or_default()).expect("text");
+    piped.wait_until("it is attached", || err().contains("attached run-000001, ctr, 1 running\n"));
+    place.sandbox.write("go", "");
+    running.finish_unchecked().expect_code(0);
+    piped.finish_unchecked().expect_code(0);
+    assert_eq!(
+        untimed(err().rsplit_once("✓ run-000001 ctr succeeded").expect("the end").0)[1..],
+        ["train finished", "evaluate started", "evaluate finished", "notify started", "notify finished"],
+    );
+    assert_eq!(left.finish().0.code(), Some(130));
+    let (status, bytes) = session.finish();
+    assert_eq!(status.code(), Some(0));
+    let lines = scrolled(&bytes);
+    assert!(lines[0].ends_with("Attached run-000001 · ctr · 1 running"), "{}", lines.join("\n"));
+    assert_eq!(heads(&lines[1..])[..8], LAST_TREE[..8], "{}", lines.join("\n"));
 }
