@@ -45,7 +45,7 @@ pub(super) struct Arguments {
     #[arg(value_name = "RUN")]
     run: Option<String>,
     /// The replicas whose output is shown, as for `umiak logs`; otherwise every replica of a document with several roles,
-    /// or the first replica
+    /// or the first replica. Of a pipeline, the steps whose output is shown instead of the tree
     #[arg(value_name = "REPLICAS")]
     replicas: Vec<String>,
     /// Number of earlier lines to show first
