@@ -75,11 +75,12 @@ pub(super) fn run(arguments: &Arguments) -> Done {
                 .hint(format!("`umiak logs {id}` shows its output, `umiak show {id}` its result")));
         }
     }
-    if !arguments.replicas.is_empty() {
-        choose(&load(RunDir::at(&home, run.id()))?, &arguments.replicas)?;
-    }
     let mut follower = Follower::open(&run)?;
     follower.catch_up()?;
+    // Steps are checked by the child.
+    if !arguments.replicas.is_empty() && follower.pipeline().is_none() {
+        choose(&load(RunDir::at(&home, run.id()))?, &arguments.replicas)?;
+    }
     let style = Style::detect(arguments.ascii, false);
     if follower.pipeline().is_some() && arguments.replicas.is_empty() {
         return attach_pipeline(&mut follower, run, &style);

@@ -254,6 +254,8 @@ fn attached() {
     left.wait_for("how to come back", |screen| {
         has(screen, "detached; run-000001 is still running") && !has(screen, "▸")
     });
+    let unknown = place.sandbox.umiak(["attach", "1", "trian"]).start().finish_unchecked();
+    unknown.expect_code(2).expect_err("there is a step `train`");
     let line = format!("exec {} attach 1 2> attached.txt", binary().display());
     let piped = place.sandbox.program(Path::new("/bin/sh"), ["-c", &line]).start();
     let err = || String::from_utf8(place.sandbox.read_if_there("attached.txt").unwrap_or_default()).expect("text");
