@@ -417,6 +417,8 @@ pub enum StopReason {
     Hung,
     /// The run exceeded its time limit.
     Timeout,
+    /// Another step of the pipeline failed.
+    StepFailed,
     /// `umiak stop`.
     User,
     /// Another node's umiak received this signal.

@@ -164,6 +164,7 @@ impl Machine {
                 self.ignore(&event, &mut effects);
             }
             Event::StopAsked { kill } => self.stop_asked(kill, now, &mut effects),
+            Event::Halted => self.halted(now, &mut effects),
             Event::Signalled { signal } => self.signalled(signal, now, &mut effects),
             Event::Timer(timer, attempt) => self.timer(timer, attempt, now, &mut effects),
             Event::Gathered(evidence) => self.gathered(evidence, &mut effects),

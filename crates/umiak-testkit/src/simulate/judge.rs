@@ -166,6 +166,7 @@ impl<'a> Judge<'a> {
                 | Event::Ready { .. }
                 | Event::AnsweredElsewhere { .. }
                 | Event::Inspected { .. }
+                | Event::Halted
                 | Event::StopAsked { .. } => true,
             }
     }
@@ -195,6 +196,7 @@ impl<'a> Judge<'a> {
             | Event::AnsweredElsewhere { .. }
             | Event::Ready { .. }
             | Event::Inspected { .. }
+            | Event::Halted
             | Event::StopAsked { .. }
             | Event::Hung(_)
             | Event::Exited { .. }
@@ -392,6 +394,7 @@ impl<'a> Judge<'a> {
             StopReason::NodeLost
             | StopReason::Hung
             | StopReason::Timeout
+            | StopReason::StepFailed
             | StopReason::User
             | StopReason::SignalElsewhere { .. } => false,
             StopReason::Signal { signal } => self.signals == 1 && step.event == Event::Signalled { signal },

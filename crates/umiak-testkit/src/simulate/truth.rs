@@ -78,7 +78,7 @@ impl Judge<'_> {
             Some(StopReason::PeerFailed | StopReason::NodeLost | StopReason::Hung | StopReason::Timeout) => {
                 Outcome::Failed
             }
-            Some(StopReason::User) => Outcome::Stopped,
+            Some(StopReason::StepFailed | StopReason::User) => Outcome::Stopped,
             Some(StopReason::SignalElsewhere { .. } | StopReason::Signal { .. } | StopReason::SecondSignal { .. }) => {
                 Outcome::Interrupted
             }

@@ -63,6 +63,7 @@ impl Judge<'_> {
                 let spent = self.started.map(|started| self.used + self.now.since(started));
                 timeout.is_some_and(|timeout| spent.is_some_and(|spent| spent >= timeout))
             }
+            StopReason::StepFailed => *event == Event::Halted,
             StopReason::User => matches!(event, Event::StopAsked { .. }),
             StopReason::Signal { signal } | StopReason::SecondSignal { signal } => {
                 *event == Event::Signalled { signal }
@@ -193,7 +194,7 @@ impl Judge<'_> {
             Some(StopReason::PeerFailed | StopReason::NodeLost | StopReason::Hung | StopReason::Timeout) => {
                 Outcome::Failed
             }
-            Some(StopReason::User) => Outcome::Stopped,
+            Some(StopReason::StepFailed | StopReason::User) => Outcome::Stopped,
             Some(_) => Outcome::Interrupted,
         };
         self.check(outcome == expected, Rule::Code, || format!("{outcome:?} instead of {expected:?}"));

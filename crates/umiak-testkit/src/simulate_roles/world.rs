@@ -264,8 +264,9 @@ impl World {
         if chance(&mut self.rng, 0.25 * trouble) {
             let mut at = moment(&mut self.rng);
             for _ in 0..self.rng.u32(1..4) {
-                let event = match self.rng.u32(..3) {
+                let event = match self.rng.u32(..4) {
                     0 => Event::StopAsked { kill: self.rng.f64() < 0.2 },
+                    3 => Event::Halted,
                     1 => Event::Signalled { signal: pick(&mut self.rng, &[2, 15]) },
                     _ => Event::StopAsked { kill: false },
                 };

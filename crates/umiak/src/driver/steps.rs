@@ -60,6 +60,9 @@ pub(crate) enum Act {
     },
 }
 
+/// One more returns to the shell, whatever still runs.
+const MOST_SIGNALS: u32 = 2;
+
 /// A run with several jobs.
 pub(super) struct Conducted {
     pub(super) steps: Box<dyn Steps>,
@@ -68,13 +71,13 @@ pub(super) struct Conducted {
     over: VecDeque<StepIndex>,
     /// Steps that have ended, whose leftovers are not stopped yet.
     retiring: Vec<StepIndex>,
-    /// The run was asked to stop so often.
-    asked: u32,
+    /// Signals that asked the run to stop.
+    signals: u32,
 }
 
 impl Conducted {
     pub(super) fn new(steps: Box<dyn Steps>) -> Self {
-        Self { steps, acts: VecDeque::new(), over: VecDeque::new(), retiring: Vec::new(), asked: 0 }
+        Self { steps, acts: VecDeque::new(), over: VecDeque::new(), retiring: Vec::new(), signals: 0 }
     }
 }
 
@@ -157,23 +160,39 @@ impl Driver {
                 });
             }
             Act::Stop { ids, force } => {
+                let event = || if force { Event::StopAsked { kill: true } } else { Event::Halted };
                 for id in ids {
-                    self.with(id, |job| job.dispatch(Event::StopAsked { kill: force }));
+                    self.with(id, |job| job.dispatch(event()));
                 }
             }
         }
     }
 
-    /// A signal, or `umiak stop`. Running jobs are asked directly, so that they know of a signal.
+    /// A signal, or `umiak stop`. The machine decides which steps end and how; they get the request itself, so that they
+    /// know of a signal.
     pub(super) fn stop_steps(&mut self, reason: StopReason, kill: bool, event: impl Fn() -> Event) {
+        self.conduct(|steps, desk| steps.stop(desk, reason, kill));
         let Some(conducted) = &mut self.conducted else { return };
-        conducted.asked += 1;
-        let force = kill || conducted.asked > 1;
-        self.tell_stopping_steps(reason, force);
-        self.conduct(|steps, desk| steps.stop(desk, reason, force));
-        if let Some(conducted) = &mut self.conducted {
-            conducted.acts.retain(|act| !matches!(act, Act::Stop { .. }));
+        if let StopReason::Signal { .. } = reason {
+            conducted.signals += 1;
+            self.run.return_terminal |= conducted.signals > MOST_SIGNALS;
         }
-        self.each(|job| job.dispatch(event()));
+        let (stops, others) =
+            std::mem::take(&mut conducted.acts).into_iter().partition(|act| matches!(act, Act::Stop { .. }));
+        conducted.acts = others;
+        let stops: VecDeque<Act> = stops;
+        for act in stops {
+            let Act::Stop { ids, force } = act else { continue };
+            self.tell_stopping_steps(reason, force);
+            for id in ids {
+                self.with(id, |job| {
+                    job.dispatch(event());
+                    if force {
+                        // It may have begun after the first request.
+                        job.dispatch(Event::StopAsked { kill: true });
+                    }
+                });
+            }
+        }
     }
 }

@@ -76,13 +76,10 @@ impl JobDriver<'_> {
                 SIGTERM => "with SIGTERM; a second signal kills".to_owned(),
                 other => format!("with SIGTERM after {}; a second signal kills", short_signal(other)),
             },
-            // A pipeline asks its steps to stop.
-            StopReason::User if !self.core.run.is_asked && self.core.job.step.is_some() => {
-                match &self.core.run.nodes.failed {
-                    Some(failed) => format!("with SIGTERM: step {failed} failed"),
-                    None => "with SIGTERM: another step failed".to_owned(),
-                }
-            }
+            StopReason::StepFailed => match &self.core.run.nodes.failed {
+                Some(failed) => format!("with SIGTERM: step {failed} failed"),
+                None => "with SIGTERM: another step failed".to_owned(),
+            },
             StopReason::User => "with SIGTERM after `umiak stop`".to_owned(),
             StopReason::Hung => "with SIGTERM: the job hangs, no replica made progress".to_owned(),
             StopReason::Timeout => "with SIGTERM: the run exceeded its `timeout`".to_owned(),

@@ -19,20 +19,17 @@ pub(crate) struct RecordLines {
     run: RunId,
     /// The newest supervisor so far: records of earlier ones are ignored.
     epoch: u32,
-    /// The run as a whole was asked to stop.
-    is_stopping: bool,
 }
 
 impl RecordLines {
     pub(crate) fn new(output: Output, run: RunId) -> Self {
-        Self { output, run, epoch: 0, is_stopping: false }
+        Self { output, run, epoch: 0 }
     }
 
     /// Appends one record; `raw` is its line in the journal, printed in JSON with the run added.
     pub(crate) fn add(&mut self, text: &mut Vec<u8>, record: &Record, raw: &[u8]) {
         let is_stale = record.epoch < self.epoch;
         self.epoch = self.epoch.max(record.epoch);
-        self.is_stopping |= record.step.is_none() && matches!(record.fact, Fact::Stopping { .. });
         match self.output {
             Output::Json => {
                 text.extend_from_slice(format!("{{\"run\":\"{}\",", self.run).as_bytes());
@@ -43,20 +40,10 @@ impl RecordLines {
             Output::Human => {
                 let stale = if is_stale { " (ignored: written by a replaced supervisor)" } else { "" };
                 let step = record.step.as_ref().map(|step| format!("{}: ", shown(step.as_str()))).unwrap_or_default();
-                let line = format!("{}  {step}{}{stale}\n", moment(record.at), self.describe(record));
+                let line = format!("{}  {step}{}{stale}\n", moment(record.at), describe(&record.fact));
                 text.extend_from_slice(line.as_bytes());
             }
             Output::Quiet => {}
-        }
-    }
-
-    fn describe(&self, record: &Record) -> String {
-        match record.fact {
-            // The step was not asked by a user, but by its pipeline.
-            Fact::Stopping { reason: StopReason::User } if record.step.is_some() && !self.is_stopping => {
-                "stopping: another step failed".to_owned()
-            }
-            _ => describe(&record.fact),
         }
     }
 }
@@ -199,6 +186,7 @@ pub(crate) fn stop_reason(reason: StopReason) -> String {
         StopReason::NodeLost => "a node was lost".to_owned(),
         StopReason::Hung => "no replica made progress".to_owned(),
         StopReason::Timeout => "the run exceeded its time limit".to_owned(),
+        StopReason::StepFailed => "another step failed".to_owned(),
         StopReason::User => "by `umiak stop`".to_owned(),
         StopReason::SignalElsewhere { signal } => format!("another node received {}", signal_name(signal)),
         StopReason::Signal { signal } | StopReason::SecondSignal { signal } => {

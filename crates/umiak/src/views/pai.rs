@@ -271,7 +271,8 @@ fn is_users(reason: Option<StopReason>) -> bool {
             | StopReason::PeerFailed
             | StopReason::NodeLost
             | StopReason::Hung
-            | StopReason::Timeout,
+            | StopReason::Timeout
+            | StopReason::StepFailed,
         )
         | None => false,
     }

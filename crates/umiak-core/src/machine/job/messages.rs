@@ -52,6 +52,8 @@ pub enum Event {
     StopAsked {
         kill: bool,
     },
+    /// The pipeline of this step goes no further, because another step failed.
+    Halted,
     /// The supervisor received a signal that requests a stop.
     Signalled {
         signal: i32,
@@ -261,6 +263,7 @@ impl Event {
             }
             Self::Inspected { id, .. } => format!("Inspected, attempt {}", id.attempt),
             Self::StopAsked { .. } => "StopAsked".to_owned(),
+            Self::Halted => "Halted".to_owned(),
             Self::Signalled { signal } => format!("Signalled {signal}"),
             Self::Timer(timer, attempt) => format!("Timer {timer:?}, attempt {attempt}"),
             Self::Prepared { attempt, .. } => format!("Prepared, attempt {attempt}"),

@@ -250,7 +250,9 @@ impl Machine {
         let Some(several) = &self.several else { return self.backoff(now) };
         // A requested stop cancels the restart; an abandoned process still holds devices and ports.
         let urged = self.stop().is_some_and(|stop| match stop.reason {
-            StopReason::User | StopReason::Signal { .. } | StopReason::SecondSignal { .. } => true,
+            StopReason::StepFailed | StopReason::User | StopReason::Signal { .. } | StopReason::SecondSignal { .. } => {
+                true
+            }
             StopReason::Completed
             | StopReason::PeerFailed
             | StopReason::NodeLost

@@ -100,6 +100,11 @@ impl Machine {
         }
     }
 
+    /// Not counted as a request: the first one by a user has its grace period.
+    pub(super) fn halted(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.stop_all(StopReason::StepFailed, Outcome::Stopped, None, now, effects);
+    }
+
     /// No replica here makes progress. With other nodes, the coordinator decides: a rank there may be at work.
     pub(super) fn hung(&mut self, hung: bool, now: Timestamp, effects: &mut Vec<Effect>) {
         let is_running = self.has_started() && !self.is_pausing() && self.stop().is_none();

@@ -23,6 +23,7 @@ impl Stop {
             | StopReason::NodeLost
             | StopReason::Hung
             | StopReason::Timeout
+            | StopReason::StepFailed
             | StopReason::User => Outcome::Stopped,
         }
     }

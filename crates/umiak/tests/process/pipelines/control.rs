@@ -1,5 +1,6 @@
 //! Stopping pipelines: Ctrl-C, once and twice, `umiak stop`, `umiak stop --kill`.
 
+use serde_json::Value;
 use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
 
@@ -11,7 +12,9 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::control::interrupted_twice", &[], interrupted_twice)
         .test("pipelines::control::stopped", &[], stopped)
         .test("pipelines::control::stopped_at_once", &[], stopped_at_once)
-        .test("pipelines::control::stopped_while_the_post_step_runs", &[], stopped_late);
+        .test("pipelines::control::stopped_while_the_post_step_runs", &[], stopped_late)
+        .test("pipelines::control::killed_while_the_post_step_runs", &[], killed_late)
+        .test("pipelines::control::stopped_after_a_failure", &[], stopped_after_a_failure);
 }
 
 const SIGINT: i32 = 2;
@@ -75,16 +78,59 @@ fn stopped_at_once() {
     place.expect_ends(&ends("stopped", "cancelled"));
 }
 
-/// The first request spares the post step, the second does not.
+const POST: &str = "name: p\nentry_points: {a: {command: 'true'}}\npost_process: {mail: {command: 'touch here; until test -e go; do sleep 0.05; done'}}\n";
+
+/// The first request spares the post step: nothing is left to be stopped.
 fn stopped_late() {
     let place = Place::default();
-    let document = "name: p\nentry_points: {a: {command: 'true'}}\npost_process: {mail: {command: 'touch here; exec sleep 100'}}\n";
-    let running = place.run(document, &[]).start();
+    let running = place.run(POST, &[]).start();
     running.wait_for_file("here");
     running.signal(SIGINT);
+    running.wait_until("the stop is recorded", || place.journal().iter().any(is_stopping));
+    place.file("go", "");
+    running.finish().expect_code(0);
+    place.expect_ends("succeeded, a succeeded, mail succeeded");
+}
+
+/// The second does not, although the post step has not seen the first.
+fn killed_late() {
+    let place = Place::default();
+    let document = POST
+        .replace("{command: 'true'}", "{command: 'touch up; exec sleep 100'}")
+        .replace("touch here", "trap \"\" INT; touch here");
+    let running = place.run(&document, &[]).start();
+    running.wait_for_file("up");
     running.signal(SIGINT);
-    let outcome = running.finish();
-    assert_ne!(outcome.code(), 0);
-    assert_eq!(place.ends()["a"], "succeeded");
-    assert_eq!(place.ends()["mail"], "interrupted");
+    running.wait_for_file("here");
+    running.signal(SIGINT);
+    running.finish().expect_code(130);
+    place.expect_ends("interrupted, a interrupted, mail interrupted");
+    let ended = place.journal().into_iter().find(|fact| fact["type"] == "ended" && fact["step"] == "mail");
+    assert_eq!(ended.expect("it has ended")["exit"]["signal"], 9);
+}
+
+/// Steps beside one that has failed are not told that a user stopped them, and have their grace period when one does.
+fn stopped_after_a_failure() {
+    let place = Place::default();
+    let document = "name: p\nentry_points:\n  a: {command: 'until test -e up; do sleep 0.05; done; exit 7'}\n  b: {command: 'trap \"echo bye; touch bye\" TERM; touch up; until test -e go; do sleep 0.05; done'}\n";
+    let running = place.run(document, &[]).start();
+    running.wait_for_file("bye");
+    place.sandbox.umiak(["stop", "run-000001", "--no-wait"]).start().finish_unchecked().expect_code(0);
+    running.wait_until("the stop is recorded", || place.journal().iter().any(is_stopping));
+    place.file("go", "");
+    running.finish().expect_code(1);
+    let reasons: Vec<_> = place
+        .journal()
+        .into_iter()
+        .filter(|fact| fact["type"] == "stopping" && fact["step"] == "b")
+        .map(|fact| fact["reason"]["why"].as_str().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(reasons.first().map(String::as_str), Some("step_failed"), "{reasons:?}");
+    let ended = place.journal().into_iter().find(|fact| fact["type"] == "ended" && fact["step"] == "b");
+    assert_ne!(ended.expect("it has ended")["exit"]["signal"], 9);
+}
+
+/// The run as a whole is being stopped.
+fn is_stopping(fact: &Value) -> bool {
+    fact["type"] == "stopping" && fact["step"].is_null()
 }
