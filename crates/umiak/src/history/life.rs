@@ -71,7 +71,7 @@ pub fn tidy(run: &RunDir) {
     for path in [run.secrets(), run.control()] {
         let _ = std::fs::remove_file(path);
     }
-    let _ = std::fs::remove_dir_all(run.scratch());
+    let _ = std::fs::remove_dir_all(run.scratch(None));
     run.drop_unfinished();
 }
 

@@ -156,9 +156,10 @@ impl RunDir {
         self.path.join(Self::CONTROL)
     }
 
-    /// Scratch space shared by replicas; removed at the end.
-    pub fn scratch(&self) -> PathBuf {
-        self.path.join("scratch")
+    /// Scratch space shared by the replicas of the run's only job, or of one of its steps; removed at the end of the run.
+    pub fn scratch(&self, step: Option<&StepName>) -> PathBuf {
+        let scratch = self.path.join("scratch");
+        step.map_or(scratch.clone(), |step| scratch.join(&*file_name(step.as_str())))
     }
 
     /// Directories of attempts: of the run's only job, or of one of its steps.

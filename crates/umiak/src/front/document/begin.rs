@@ -150,7 +150,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     // The lock is free when supervisor and guardian have exited, and the replicas with them.
     engine.keep(writer.lock());
     early.watch = Some(Watch::start(&early.sources, early.voice.clone())?);
-    engine.remove_at_end(&[run.scratch()]);
+    engine.remove_at_end(&[run.scratch(None)]);
     // The status after this supervisor is recorded: a retry resets it.
     let mut recorded = writer.recorded().clone();
     let supervised = writer.number(clock.now(), [(None, driver::record::supervised(why))]);

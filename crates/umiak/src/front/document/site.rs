@@ -80,7 +80,7 @@ impl Site {
             user: self.user.clone(),
             cpus: self.cpus,
             tasks: self.run.tasks(name),
-            scratch: self.run.scratch(),
+            scratch: self.run.scratch(name),
             // Several steps could read at once.
             attached: self.attached && step.is_none(),
         };

@@ -106,7 +106,7 @@ impl House {
         assert!(broken.is_empty(), "{broken:#?}\nledger {:?}\n{text}", self.ledger());
         assert_eq!(Status::replay(&records), self.status(), "{text}");
         let run = self.run();
-        for path in [run.secrets(), run.control(), run.scratch()] {
+        for path in [run.secrets(), run.control(), run.scratch(None)] {
             assert!(!path.exists(), "{} is left\n{text}", path.display());
         }
         assert_eq!(unfinished_files(&run), [] as [PathBuf; 0], "{text}");

@@ -194,7 +194,7 @@ fn check(house: &House) {
     }
     assert_eq!(begun, STEPS);
     let run = house.run();
-    for path in [run.secrets(), run.control(), run.scratch()] {
+    for path in [run.secrets(), run.control(), run.scratch(None)] {
         assert!(!path.exists(), "{} is left", path.display());
     }
     house.sandbox.assert_nothing_left();
