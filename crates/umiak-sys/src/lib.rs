@@ -24,6 +24,7 @@
 //! | [`mounts`] | directories that a process sees at other paths |
 //! | [`net`] | the coordinator's socket, connections, listening sockets, and random bytes |
 //! | [`observe`] | what running processes are doing |
+//! | [`remote`] | a remote shell within one host |
 //! | [`wait`] | signals, timers and files as things to wait for |
 //! | [`watch`] | watching many files for changes |
 //! | [`terminal`] | terminals: size, foreground, pseudo-terminals |
@@ -54,6 +55,7 @@ pub mod observe;
 pub mod ports;
 pub mod protocol;
 pub mod regular;
+pub mod remote;
 mod spawn;
 pub mod terminal;
 pub mod wait;

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -207,13 +207,13 @@ pub fn send<T: Serialize>(stream: &mut UnixStream, message: &T) -> io::Result<()
     stream.write_all(&frame)
 }
 
-/// Writes one frame together with a descriptor.
-pub(crate) fn send_with<T: Serialize>(stream: &mut UnixStream, message: &T, fd: BorrowedFd<'_>) -> io::Result<()> {
+/// Writes one frame together with descriptors.
+pub(crate) fn send_with<T: Serialize>(stream: &mut UnixStream, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut frame = Vec::new();
     append(&mut frame, message)?;
-    let fds = [fd.as_raw_fd()];
+    let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];
-    // The descriptor goes with the first byte; the rest may follow later.
+    // The descriptors go with the first byte; the rest may follow later.
     let sent = sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(&frame)], &rights, MsgFlags::MSG_NOSIGNAL, None)
         .map_err(io::Error::from)?;
     stream.write_all(&frame[sent..])

@@ -68,6 +68,7 @@ const CRATES: &[Crate] = &[
             ("ports", &["holders", "wait"]),
             ("protocol", &["descend", "logger", "memory", "mounts", "ports"]),
             ("mounts", &["fork"]),
+            ("remote", &["net", "protocol"]),
             ("spawn", &["files", "fork", "memory", "mounts", "protocol"]),
             (
                 "guardian",

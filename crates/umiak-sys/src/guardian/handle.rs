@@ -75,12 +75,12 @@ impl Guardian {
 
     /// Gives the guardian a socket, and a message to send on it if the front dies.
     pub fn hold(&mut self, socket: BorrowedFd<'_>, last_words: Vec<u8>) -> io::Result<()> {
-        protocol::send_with(&mut self.stream, &Command::Hold { last_words }, socket)
+        protocol::send_with(&mut self.stream, &Command::Hold { last_words }, &[socket])
     }
 
     /// Gives the guardian a lock to hold until it exits.
     pub fn keep(&mut self, lock: BorrowedFd<'_>) -> io::Result<()> {
-        protocol::send_with(&mut self.stream, &Command::Keep, lock)
+        protocol::send_with(&mut self.stream, &Command::Keep, &[lock])
     }
 
     /// Starts another guardian in the place of one that was killed. This process may have threads, so it executes its
@@ -95,7 +95,7 @@ impl Guardian {
         let (room, lock) = place.map_or((None, None), |(room, lock)| (Some(room), Some(lock)));
         let command = Command::Place { cgroup: self.cgroup.clone(), room };
         match lock {
-            Some(lock) => protocol::send_with(&mut self.stream, &command, lock),
+            Some(lock) => protocol::send_with(&mut self.stream, &command, &[lock]),
             None => protocol::send(&mut self.stream, &command),
         }
     }
