@@ -20,6 +20,8 @@ pub enum Component {
     Torch,
     /// uv, poetry and coverage, in a separate environment.
     Runners,
+    /// Open MPI's `mpirun` on `PATH`.
+    OpenMpi,
     /// Any Python 3 on `PATH`.
     Python,
     /// An NVIDIA GPU. Never required in CI.
@@ -41,11 +43,12 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Paddle,
         Self::PaddlePs,
         Self::Torch,
         Self::Runners,
+        Self::OpenMpi,
         Self::Python,
         Self::Gpu,
         Self::Namespaces,
@@ -63,6 +66,7 @@ impl Component {
             Self::PaddlePs => "paddle-ps",
             Self::Torch => "torch",
             Self::Runners => "runners",
+            Self::OpenMpi => "mpi",
             Self::Python => "python",
             Self::Gpu => "gpu",
             Self::Namespaces => "namespaces",
@@ -82,6 +86,7 @@ impl Component {
             Self::PaddlePs => distribution(&ps_environment()?, "paddlepaddle"),
             Self::Torch => distribution(&environment()?, "torch"),
             Self::Runners => distribution(&runners()?, "uv"),
+            Self::OpenMpi => open_mpi(),
             Self::Python => find_on_path("python3").map(|path| path.display().to_string()),
             Self::Gpu => {
                 let gpus = umiak_sys::devices::nvidia(Path::new(umiak_sys::devices::NVIDIA_PROC));
@@ -153,6 +158,13 @@ fn distribution(environment: &Path, name: &str) -> Option<String> {
             Some(file.strip_prefix(&prefix)?.strip_suffix(".dist-info")?.to_owned())
         })
     })
+}
+
+/// `mpirun (Open MPI) 4.1.4`; other implementations have a command of that name too.
+fn open_mpi() -> Option<String> {
+    let output = Command::new("mpirun").arg("--version").stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    Some(text.lines().next()?.strip_prefix("mpirun (Open MPI) ")?.to_owned())
 }
 
 /// Tries it: the result depends on the kernel's build and settings, and on the container around us.

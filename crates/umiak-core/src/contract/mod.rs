@@ -5,6 +5,7 @@
 //! original launchers are listed in [`differences`], and nowhere else.
 
 pub mod differences;
+pub mod mpi;
 pub mod paddle;
 pub mod paddle_job;
 pub mod pai;
@@ -79,6 +80,7 @@ impl View<'_> {
             Contract::PaddleJob => paddle_job::variables(self, member),
             Contract::PytorchJob => pytorch_job::variables(self, member),
             Contract::Tensorflow => tensorflow::variables(self, member),
+            Contract::Mpi => mpi::variables(self, member),
         }
     }
 }

@@ -435,6 +435,8 @@ pub enum Contract {
     PytorchJob,
     /// `TF_CONFIG`.
     Tensorflow,
+    /// A leader that starts processes on the trainers with `mpirun`.
+    Mpi,
 }
 
 /// A command: program and arguments, as platform strings.

@@ -266,7 +266,9 @@ pub(super) mod tests {
     use super::*;
     use std::path::Path;
 
+    use crate::contract::mpi;
     use crate::model::{Contract, Framework, JobId, Mount, Policy, Resources, RoleName};
+    use crate::plan::Remote;
     use crate::plan::pool::Given;
     use crate::plan::{Attempt, MAX_VARIABLE};
 
@@ -486,6 +488,38 @@ pub(super) mod tests {
             r#"{"cluster":{"ps":["127.3.0.3:20002","127.3.0.4:20002"],"worker":["127.3.0.1:20002","127.3.0.2:20002"]},"task":{"type":"ps","index":1},"environment":"cloud"}"#
         );
         assert!(variables(&plan, Slot { role: 0, index: 1 })["TF_CONFIG"].contains(r#"{"type":"worker","index":1}"#));
+    }
+
+    #[test]
+    fn the_launcher_of_mpi_finds_its_workers() {
+        let mut plan = distributed(Framework::Mpi, &[("master", 1), ("worker", 2), ("pworker", 1)]);
+        plan.job.roles[1].work.resources.gpus = 4;
+        plan.job.roles[2].work.resources.cpu_millis = Some(1500);
+        let given = Given::default();
+        let process = |role, index| {
+            let slot = Slot { role, index };
+            plan.process(&crate::plan::Attempt { slot, number: 1, of_job: 1, retries: 0, given: &given })
+        };
+        let launcher = process(0, 0);
+        let Some(Remote::Launcher { sockets, slots }) = &launcher.remote else { panic!("{launcher:?}") };
+        let [open, hydra] = mpi::host_files(slots);
+        assert_eq!(open.1, "127.3.0.2 slots=4\n127.3.0.3 slots=4\n127.3.0.4 slots=2\n");
+        assert_eq!(hydra.1, "127.3.0.2:4\n127.3.0.3:4\n127.3.0.4:2\n");
+        let seen = variables(&plan, Slot { role: 0, index: 0 });
+        let attempt = plan.attempt_dir(&plan.replicas[0], 2).unwrap();
+        for (name, file) in [
+            ("OMPI_MCA_orte_default_hostfile", open.0),
+            ("PRTE_MCA_prte_default_hostfile", open.0),
+            ("HYDRA_HOST_FILE", hydra.0),
+            ("OMPI_MCA_plm_rsh_agent", mpi::REMOTE_SHELL),
+        ] {
+            assert_eq!(seen[name], attempt.join(file).to_str().unwrap(), "{name}");
+        }
+        let worker = Remote::Worker { sockets: sockets.clone(), host: Host::from([127, 3, 0, 4]) };
+        assert_eq!(process(2, 0).remote, Some(worker));
+        let seen = variables(&plan, Slot { role: 1, index: 1 });
+        assert!(!seen.contains_key("OMPI_MCA_plm_rsh_agent"));
+        assert!(seen["OMPI_MCA_btl_vader_backing_directory"].ends_with("/127.3.0.3.tmp"), "{seen:?}");
     }
 
     #[test]

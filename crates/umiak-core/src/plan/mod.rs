@@ -30,7 +30,7 @@ pub use launch::{DETACHED, Layout, Run, TOKEN, finish, layout};
 pub use masked::by_name;
 pub use pipeline::PipelinePlan;
 pub use ports::{Ports, STORES, too_few_ports};
-pub use process::{Attempt, MAX_VARIABLE, Memory, Process};
+pub use process::{Attempt, MAX_VARIABLE, Memory, Process, Remote};
 pub use seats::Seat;
 pub use share::{Share, offer};
 pub use value::{Awaited, AwaitedElsewhere, Log, LogLayout, Membership, Plan, Replica, VERSION, Wishes};

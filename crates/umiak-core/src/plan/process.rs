@@ -3,8 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use crate::contract::mpi::{Slots, slots};
 use crate::contract::{Variable, View, umiak};
-use crate::model::{Contract, Device, DeviceKind, Mount, Slot};
+use crate::model::{Contract, Device, DeviceKind, Host, Mount, Part, Slot};
 
 use super::pool::Given;
 use super::value::contracts;
@@ -47,6 +48,16 @@ pub struct Process {
     pub memory: Option<Memory>,
     /// Directories that it sees at other paths.
     pub mounts: Vec<Mount>,
+    pub remote: Option<Remote>,
+}
+
+/// The part of a process in a job under `mpirun`. `sockets` is where the remote shell meets the workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remote {
+    /// It starts processes on these hosts.
+    Launcher { sockets: PathBuf, slots: Vec<Slots> },
+    /// It is such a host.
+    Worker { sockets: PathBuf, host: Host },
 }
 
 impl Process {
@@ -99,6 +110,19 @@ impl Plan {
             cpus: if attempt.given.cpus.is_empty() { replica.cpus.clone() } else { attempt.given.cpus.clone() },
             memory: memory.map(|bytes| Memory { name: format!("{}.{}", replica.name, attempt.number), bytes }),
             mounts: work.mounts.iter().map(|mount| mount.below(&self.directory)).collect(),
+            remote: self.remote(replica, attempt.of_job),
+        }
+    }
+
+    fn remote(&self, replica: &Replica, of_job: u32) -> Option<Remote> {
+        let Membership { group, .. } = replica.member?;
+        let (_, member) = self.member(replica)?;
+        let is_mpi = contracts(&self.job, self.role(replica.slot)).contains(&Contract::Mpi);
+        let sockets = self.meeting_dir(group, of_job);
+        match member.part {
+            Part::Leader if is_mpi => Some(Remote::Launcher { sockets, slots: slots(&self.job, self.places()) }),
+            Part::Trainer if is_mpi => Some(Remote::Worker { sockets, host: replica.host.clone() }),
+            _ => None,
         }
     }
 
@@ -141,7 +165,7 @@ impl Plan {
             max_restarts: role.restart.rule.max.max(self.job.policy.restart.max),
             pod_name: self.options.pod_name.as_deref().unwrap_or(&replica.name),
             log_dir: dir.as_deref().unwrap_or(self.logs.dir()),
-            gloo_dir: &self.gloo_dir(group, attempt.of_job),
+            gloo_dir: &self.meeting_dir(group, attempt.of_job),
             error_file: &self.error_file(replica, attempt.number),
         };
         contracts(&self.job, role).iter().flat_map(|contract: &Contract| view.variables(*contract, member)).collect()

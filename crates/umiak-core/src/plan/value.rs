@@ -350,9 +350,9 @@ impl Plan {
         }
     }
 
-    /// The directory where gloo's processes of a group meet in one attempt of the job. Each attempt has its own, because
-    /// files of an earlier attempt would confuse gloo.
-    pub fn gloo_dir(&self, group: u16, of_job: u32) -> PathBuf {
+    /// The directory where gloo's processes of a group, or an MPI launcher and its workers, meet in one attempt of the job.
+    /// Each attempt has its own, because files of an earlier attempt would confuse gloo.
+    pub fn meeting_dir(&self, group: u16, of_job: u32) -> PathBuf {
         self.scratch.join(format!("gloo.{group}.{of_job}"))
     }
 }

@@ -16,8 +16,8 @@ use crate::log;
 
 use super::schemas::{self, SCHEMAS};
 use super::{
-    again, attach, complete, convert, events, explain, fail, gc, lint, logs, ls, mounted, pages, plan, print, rm,
-    run as runner, runs, show, stacks, stop, wait,
+    again, attach, complete, convert, events, explain, fail, gc, lint, logs, ls, mounted, pages, plan, print, remote,
+    rm, run as runner, runs, show, stacks, stop, wait,
 };
 
 /// Planned commands. They get a message of their own instead of "there is no command".
@@ -34,6 +34,16 @@ pub fn command() -> Command {
             .subcommand(
                 mounted::Mounted::augment_args(Command::new("mounted"))
                     .about("Run a program that sees directories at other paths")
+                    .hide(true),
+            )
+            .subcommand(
+                remote::Rsh::augment_args(Command::new("rsh"))
+                    .about("Run a command on a worker, as `mpirun` asks for it")
+                    .hide(true),
+            )
+            .subcommand(
+                remote::Rshd::augment_args(Command::new("rshd"))
+                    .about("Run a worker, and the commands that `rsh` sends to it")
                     .hide(true),
             )
             .subcommand(
@@ -227,6 +237,8 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
             Err(error) => fail(&[Diagnostic::failed("run the guardian", &error)]),
         },
         Some(("mounted", matches)) => mounted::run(&arguments(matches)),
+        Some(("rsh", matches)) => remote::rsh(&arguments(matches)),
+        Some(("rshd", matches)) => remote::rshd(&arguments(matches)),
         Some(("mock-cluster", matches)) => {
             let directory: &std::path::PathBuf = matches.get_one("directory").expect("the argument is required");
             match crate::engine::mock_cluster::serve(directory) {

@@ -15,6 +15,7 @@ mod ls;
 mod mounted;
 mod pages;
 mod plan;
+mod remote;
 mod rm;
 mod run;
 mod runs;

@@ -13,7 +13,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Exit, Instance, Mount, Slot, SpawnError, SpawnStage, StepIndex, StopHow};
-use umiak_core::plan::{Plan, Process};
+use umiak_core::plan::{Plan, Process, Remote};
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian, GuardianOptions};
@@ -358,9 +358,9 @@ impl Engine for Local {
         let processes = starts
             .iter()
             .map(|start| (start, line_of(&start.process)))
-            .map(|(start, (argv, script))| ProcessSpec {
+            .map(|(start, (program, argv, script))| ProcessSpec {
                 key: key(start.id),
-                program: bytes(&start.process.program),
+                program: bytes(&program),
                 argv,
                 script,
                 env: own(&start.process.env),
@@ -582,7 +582,7 @@ pub(crate) fn too_few_addresses(needed: u32, free: usize) -> Diagnostic {
 }
 
 /// The arguments of a process, and what it reads from a descriptor: the line of a shell, if it is a secret.
-fn line_of(process: &Process) -> (Vec<Vec<u8>>, Vec<u8>) {
+fn line_of(process: &Process) -> (PathBuf, Vec<Vec<u8>>, Vec<u8>) {
     let mut argv: Vec<Vec<u8>> = process.argv.iter().map(|word| word.as_bytes().to_vec()).collect();
     let mut script = Vec::new();
     if let Some(line) = process.shell_line().filter(|_| process.is_secret) {
@@ -590,7 +590,14 @@ fn line_of(process: &Process) -> (Vec<Vec<u8>>, Vec<u8>) {
         argv.truncate(2);
         argv.push(format!(". /proc/self/fd/{SCRIPT}").into_bytes());
     }
-    (argv, script)
+    let mut program = process.program.clone();
+    if let Some(Remote::Worker { sockets, host }) = &process.remote {
+        argv[0] = bytes(&program);
+        program = std::env::current_exe().unwrap_or_else(|_| "umiak".into());
+        let words = ["umiak", "rshd", "--host", &host.to_string(), "--sockets"].map(|word| word.as_bytes().to_vec());
+        argv.splice(0..0, words.into_iter().chain([bytes(sockets), b"--".to_vec()]));
+    }
+    (program, argv, script)
 }
 
 #[cfg(test)]
@@ -613,6 +620,7 @@ mod tests {
             cpus: Vec::new(),
             memory: None,
             mounts: Vec::new(),
+            remote: None,
         };
         let id = AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt: 1 };
         Start { id, process, bound: false }

@@ -211,7 +211,7 @@ struct Distributed {
     roles: &'static [(&'static str, Part)],
 }
 
-const DISTRIBUTED: [Distributed; 4] = [
+const DISTRIBUTED: [Distributed; 5] = [
     Distributed {
         title: "`paddle-job` with servers",
         contract: Contract::PaddleJob,
@@ -231,6 +231,11 @@ const DISTRIBUTED: [Distributed; 4] = [
         title: "`tensorflow`",
         contract: Contract::Tensorflow,
         roles: &[("ps", Part::Server), ("worker", Part::Trainer)],
+    },
+    Distributed {
+        title: "`mpi`",
+        contract: Contract::Mpi,
+        roles: &[("launcher", Part::Leader), ("worker", Part::Trainer)],
     },
 ];
 

@@ -17,8 +17,9 @@ pub const CONTRACTS: &[(&str, Contract)] = &[
     ("paddle-job", Contract::PaddleJob),
     ("pytorch-job", Contract::PytorchJob),
     ("tensorflow", Contract::Tensorflow),
+    ("mpi", Contract::Mpi),
 ];
-pub const LATER_CONTRACTS: &[&str] = &["mpi", "jax", "volcano"];
+pub const LATER_CONTRACTS: &[&str] = &["jax", "volcano"];
 
 /// Parts that a role may have.
 pub const PARTS: &[(&str, Part)] = &[("leader", Part::Leader), ("server", Part::Server), ("trainer", Part::Trainer)];

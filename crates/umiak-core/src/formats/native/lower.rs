@@ -13,7 +13,7 @@ use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::tree::shortened;
 use crate::formats::settings::Settings;
 use crate::model::{
-    Completion, Contract, Exits, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName,
+    Completion, Contract, Exits, Job, JobId, MinSucceeded, Part, Policy, PortNeed, Resources, Restart, Role, RoleName,
     RoleRestart, Scope, StartAfter, StopPolicy, Success, Timeouts, When, Work,
 };
 
@@ -36,6 +36,7 @@ pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Setti
         let names = raw.roles.iter().map(|role| &role.name).filter(|name| name.value.len() <= MAX_NAME);
         pai_names(reader, "role", names);
     }
+    launcher(reader, raw);
     let mut positions: HashMap<&str, usize> = HashMap::new();
     for (index, role) in raw.roles.iter().enumerate() {
         positions.entry(&role.name.value).or_insert(index);
@@ -64,6 +65,20 @@ pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Setti
         roles,
         policy: lower_policy(&raw.policy),
     })
+}
+
+/// `mpi` needs a role that starts processes, and one on which they run.
+fn launcher(reader: &mut Reader<'_>, raw: &RawDocument) {
+    let is_mpi = |contracts: &Vec<Contract>| contracts.contains(&Contract::Mpi);
+    let own = |role: &&RawRole| role.contracts.as_ref().or(raw.contracts.as_ref()).is_some_and(is_mpi);
+    let Some(first) = raw.roles.iter().find(own) else { return };
+    let has = |part: Part| raw.roles.iter().filter(own).any(|role| role.part == Some(part));
+    if !(has(Part::Leader) && has(Part::Trainer)) {
+        reader.error(Code::F0018, first.name.at, "contract `mpi` needs a launcher and workers", "");
+        reader.hint(
+            "write `part: leader` in the role that calls `mpirun`, and `part: trainer` in the role of its workers",
+        );
+    }
 }
 
 fn job_name(reader: &mut Reader<'_>, name: Option<&At<String>>) -> Option<JobId> {

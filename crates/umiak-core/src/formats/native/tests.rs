@@ -56,6 +56,18 @@ fn a_port_number_is_not_a_count() {
 }
 
 #[test]
+fn mpi_needs_a_launcher_and_workers() {
+    let with = |parts: [&str; 2]| {
+        format!("umiak: v1\ncontracts: mpi\nroles: {{a: {{command: x{}}}, b: {{command: x{}}}}}\n", parts[0], parts[1])
+    };
+    assert_eq!(job(&with([", part: leader", ", part: trainer"])).contracts, [Contract::Mpi]);
+    for parts in [["", ""], [", part: leader", ""], ["", ", part: trainer"]] {
+        let errors = refused(&with(parts));
+        assert!(errors.contains("contract `mpi` needs a launcher and workers"), "{errors}");
+    }
+}
+
+#[test]
 fn the_example_of_the_design() {
     let design = documents("good").into_iter().find(|path| path.ends_with("design.yaml")).unwrap();
     let document = parse(&source(&design), &Given::new(&[], &Settings::default())).unwrap();

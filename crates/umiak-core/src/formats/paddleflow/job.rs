@@ -12,15 +12,13 @@ use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::tree::{Node, shortened};
 use crate::formats::settings::Settings;
 use crate::model::{
-    Framework, Job, JobId, Part, Place, Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart, Scope,
+    Framework, Job, JobId, Place, Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart, Scope,
     SystemParameter, Text, Work,
 };
 
 /// Back-off of Kubernetes for containers that fail.
 const POD_BACKOFF: Duration = Duration::from_secs(10);
 const MAX_POD_BACKOFF: Duration = Duration::from_secs(300);
-/// How long parameter servers may run on after the last worker.
-const LINGER: Duration = Duration::from_secs(30);
 /// The role of a step that is not distributed.
 const SINGLE: &str = "main";
 /// A flavour of this name is what is written beside it.
@@ -95,10 +93,18 @@ impl Jobs<'_> {
             }
             job.roles.push(role);
         }
-        if let Some(framework) = step.framework.as_ref().filter(|_| !kinds.is_empty()) {
-            arrange(&framework.value, &mut job, &kinds);
+        if let Some(framework) = Self::framework(step).filter(|_| !kinds.is_empty()) {
+            for (role, kind) in job.roles.iter_mut().zip(&kinds) {
+                role.part = framework.part(kind.name());
+            }
+            framework.arrange(&mut job);
         }
         Some((job, texts))
+    }
+
+    /// Of a distributed job. Others are refused elsewhere.
+    fn framework(step: &RawStep<'_>) -> Option<Framework> {
+        step.framework.as_ref().and_then(|framework| Framework::named(&framework.value))
     }
 
     fn role(
@@ -110,7 +116,10 @@ impl Jobs<'_> {
         texts: &mut Vec<(Place, Text)>,
     ) -> Option<Role> {
         let step = parts.step;
-        let command = member.and_then(|member| member.command).or(step.command);
+        // The command of a step with `mpi` is that of the launcher: workers wait for it.
+        let is_hosting = Self::framework(step) == Some(Framework::Mpi)
+            && member.is_some_and(|member| Kind::of(&member.role.value) == Some(Kind::Worker));
+        let command = member.and_then(|member| member.command).or(step.command.filter(|_| !is_hosting));
         let line = match command.map(|node| (parts.text)(node)) {
             Some(Ok(line)) => line,
             Some(Err(text)) => {
@@ -261,22 +270,6 @@ fn policy(step: &RawStep<'_>) -> Policy {
 /// As Kubernetes restarts the containers of a pod.
 fn pod_restart() -> Restart {
     Restart { max: Restart::UNLIMITED, backoff: POD_BACKOFF, max_backoff: MAX_POD_BACKOFF, ..Restart::default() }
-}
-
-/// What the roles of a distributed job are to each other: contracts, the parts of the group, and which decide its end.
-fn arrange(framework: &str, job: &mut Job, kinds: &[Kind]) {
-    let known = Framework::named(framework);
-    for (role, kind) in job.roles.iter_mut().zip(kinds) {
-        role.part = match known {
-            Some(framework) => framework.part(kind.name()),
-            None => Some(if *kind == Kind::Worker { Part::Trainer } else { Part::Leader }),
-        };
-        role.completion.decides = role.part == Some(Part::Leader);
-    }
-    if let Some(framework) = known {
-        framework.arrange(job);
-        job.policy.linger = Some(LINGER);
-    }
 }
 
 /// Queues that are not defined, each once.

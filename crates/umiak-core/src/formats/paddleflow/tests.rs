@@ -967,7 +967,19 @@ fn frameworks() {
         let workers = (vec![contract], vec![(Some(Part::Trainer), true)]);
         assert_eq!(decides(framework, "{role: worker, replicas: 2}"), workers, "{framework}");
     }
-    assert_eq!(decides("mpi", &with("master")).1, parts(Part::Leader, true));
+    assert_eq!(decides("mpi", &with("master")), (vec![Contract::Mpi], parts(Part::Leader, true)));
+}
+
+/// The step's command is the launcher's; workers wait, and need no time to end by themselves.
+#[test]
+fn workers_of_mpi() {
+    let members =
+        "{role: worker, replicas: 2}, {role: pworker, replicas: 1, command: own}, {role: master, replicas: 1}";
+    let pipeline = pipeline(&distributed("mpi", members, "command: mpirun x"));
+    let job = &step(&pipeline, "s").job;
+    let commands: Vec<&str> = job.roles.iter().map(|role| role.work.command[2].as_str()).collect();
+    assert_eq!(commands, ["mpirun x", "", "own"]);
+    assert_eq!(job.policy.linger, None);
 }
 
 #[test]

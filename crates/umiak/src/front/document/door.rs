@@ -87,10 +87,10 @@ impl Door for DocumentDoor {
         tasks::make(&dir, process, common, &self.known)?;
         if let Some(membership) = replica.member {
             let attempt = core.job.machine.attempt();
-            umiak_sys::files::make_directory(&core.job.plan.gloo_dir(membership.group, attempt))?;
+            umiak_sys::files::make_directory(&core.job.plan.meeting_dir(membership.group, attempt))?;
             if attempt > FIRST_ATTEMPT && id.slot.index == 0 {
                 // Removing those of very many attempts at the end would take long.
-                let _ = std::fs::remove_dir_all(core.job.plan.gloo_dir(membership.group, attempt - 1));
+                let _ = std::fs::remove_dir_all(core.job.plan.meeting_dir(membership.group, attempt - 1));
             }
         }
         Ok(())

@@ -7,11 +7,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::Path;
 
 use serde::Serialize;
-use umiak_core::contract::Variable;
+use umiak_core::contract::{Variable, mpi};
 use umiak_core::facts::Usage;
 use umiak_core::mask::{self, Known};
 use umiak_core::model::Exit;
-use umiak_core::plan::Process;
+use umiak_core::plan::{Process, Remote};
 
 /// The first line of `env`. It reads the variables of all replicas, which [`environment`] writes once to the run's
 /// directory, three levels up (`tasks/trainer-0/attempt-1`). `$0` is `command`.
@@ -27,6 +27,12 @@ pub(super) fn make(dir: &Path, process: &Process, common: Option<&[Variable]>, k
     let common = common.map_or_else(|| COMMON.to_owned(), |common| environment(common, known));
     write(&dir.join("env"), 0o600, (common + &environment(&process.env, known)).as_bytes())?;
     write(&dir.join("command"), 0o700, command(process, known).as_bytes())?;
+    if let Some(Remote::Launcher { sockets, slots }) = &process.remote {
+        for (name, hosts) in mpi::host_files(slots) {
+            write(&dir.join(name), 0o600, hosts.as_bytes())?;
+        }
+        write(&dir.join(mpi::REMOTE_SHELL), 0o700, remote_shell(dir, sockets).as_bytes())?;
+    }
     match (&process.dir, &process.linked) {
         (Some(own), Some(linked)) => link(own, linked),
         _ => Ok(()),
@@ -49,6 +55,16 @@ fn link(own: &Path, linked: &Path) -> io::Result<()> {
 fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     let mut file: File = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
     file.write_all(bytes)
+}
+
+/// The script that a launcher calls as it would call ssh. Open MPI and Hydra accept a path without arguments.
+fn remote_shell(dir: &Path, sockets: &Path) -> String {
+    let umiak = std::env::current_exe().unwrap_or_else(|_| "umiak".into());
+    let [umiak, hosts, sockets] =
+        [&umiak, &dir.join(mpi::HOST_FILE), sockets].map(|path: &Path| quoted(&path.to_string_lossy()));
+    format!(
+        "#!/bin/sh\n# Runs a command on a worker of this job: rsh HOST COMMAND...\nexec {umiak} rsh --hosts {hosts} --sockets {sockets} -- \"$@\"\n"
+    )
 }
 
 /// Variables in shell syntax. Secrets are not written: set them before running the command by hand.
@@ -174,6 +190,7 @@ mod tests {
             cpus: Vec::new(),
             memory: None,
             mounts: Vec::new(),
+            remote: None,
         }
     }
 

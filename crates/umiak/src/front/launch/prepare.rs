@@ -310,7 +310,7 @@ pub(super) fn log_dir_error(path: &Path, error: &std::io::Error) -> Diagnostic {
 
 /// Writes the files that must exist before the first rank starts, and records where this attempt begins in each log.
 pub(super) fn write_files(request: &Request, inventory: &Inventory, plan: &mut Plan) -> Result<(), Diagnostic> {
-    let gloo = plan.gloo_dir(0, plan.attempt);
+    let gloo = plan.meeting_dir(0, plan.attempt);
     std::fs::create_dir(&gloo).map_err(|error| file_error(&gloo, &error))?;
     // Output of an earlier attempt belongs to this run, and is kept.
     let overwrite = request.logs.overwrite && plan.attempt == FIRST_ATTEMPT;

@@ -3,6 +3,7 @@
 mod control;
 mod corpus;
 mod examples;
+mod mpi;
 mod progress;
 mod seed;
 mod semantics;
@@ -20,6 +21,7 @@ pub(crate) fn register(suite: &mut Suite) {
     examples::register(suite);
     control::register(suite);
     progress::register(suite);
+    mpi::register(suite);
 }
 
 /// A directory with the files of a pipeline, and the run in it.
