@@ -141,6 +141,13 @@ pub static POLICY: Table = Table {
             "Which failures are repeated. `pai`: by OpenPAI's table of exit codes and log texts; a transient failure counts towards `max_platform`, a permanent one is not repeated. Without it, a program's own failure counts towards `max`.",
             "pai",
         ),
+        key(
+            "linger",
+            KeyKind::Duration,
+            "`0s`",
+            "How long roles with `completes: false` may run on, to end by themselves, after the deciding ones have succeeded. They are then stopped.",
+            "30s",
+        ),
         key("gang", KeyKind::Bool, "`true`", "Start replicas only when there is room for all of them.", "false"),
         key(
             "settle",

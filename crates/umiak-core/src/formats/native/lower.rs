@@ -347,6 +347,6 @@ fn lower_policy(raw: &RawPolicy) -> Policy {
         },
         exits: raw.exits.as_ref().and_then(|at| Exits::named(at.value)),
         gang: raw.gang.unwrap_or(default.gang),
-        ..default
+        linger: raw.linger.filter(|linger| !linger.is_zero()),
     }
 }

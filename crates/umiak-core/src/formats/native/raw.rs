@@ -29,6 +29,7 @@ pub(super) struct RawPolicy {
     pub(super) grace: Option<Duration>,
     pub(super) success: Option<At<&'static str>>,
     pub(super) exits: Option<At<&'static str>>,
+    pub(super) linger: Option<Duration>,
     pub(super) gang: Option<bool>,
     pub(super) settle: Option<Duration>,
 }
@@ -182,6 +183,7 @@ fn policy(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawPolicy>
         success: entries
             .read(reader, "success", |reader, what, node| reader.choice(what, node, &["all", "first", "end"])),
         exits: entries.read(reader, "exits", |reader, what, node| reader.choice(what, node, Exits::WORDS)),
+        linger: entries.value(reader, "linger", Reader::duration),
         gang: entries.value(reader, "gang", Reader::boolean),
         settle: entries.value(reader, "settle", Reader::duration),
     })

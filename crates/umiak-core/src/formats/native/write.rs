@@ -128,6 +128,7 @@ fn policy(policy: &Policy) -> Vec<Pair> {
     };
     push("success", policy.success == default.success, success.to_owned());
     push("exits", policy.exits.is_none(), policy.exits.map_or("", Exits::word).to_owned());
+    push("linger", policy.linger.is_none(), limit(policy.linger));
     push("gang", policy.gang == default.gang, policy.gang.to_string());
     push("settle", policy.settle == default.settle, units::written(policy.settle));
     pairs
@@ -456,6 +457,7 @@ mod tests {
                 "policy: {exits: pai, restarts: {platform_backoff: 1m, max_platform: 5, max: 1, window: 1h}, grace: 1s}",
                 "policy:\n  restarts: {max: 1, max_platform: 5, platform_backoff: 1m, window: 1h}\n  grace: 1s\n  exits: pai\n",
             ),
+            ("policy: {linger: 30s}", "policy: {linger: 30s}\n"),
             ("contracts: pai", "contracts: pai\n"),
             ("contracts: [pai, torch]", "contracts: [pai, torch]\n"),
         ] {

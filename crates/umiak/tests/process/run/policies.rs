@@ -1,5 +1,6 @@
 //! Policies as decision tables through the real binary: a document, what happens, and the result.
 
+use serde_json::Value;
 use umiak_testkit::gpus;
 use umiak_testkit::suite::Suite;
 
@@ -13,6 +14,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run: policies: time limits", &[], || check(LIMITS))
         .test("run: policies: a reason for being late", &[], reasons)
         .test("run: policies: grace of a role", &[], grace)
+        .test("run: policies: time to end by itself", &[], linger)
         .test("run: policies: replicas wait for devices", &[], devices_in_turn)
         .test("run: policies: who waits for a device is not started when all is over", &[], devices_never)
         .test("run: policies: too few devices for a gang", &[], too_few_devices)
@@ -322,6 +324,26 @@ fn grace() {
             let facts = facts(&stage, &outcome);
             let end = facts.iter().find(|fact| fact["type"] == "ended").expect("an end");
             assert_eq!(text(&end["exit"]["kind"]), code, "{engine}: {end}");
+            stage.assert_nothing_left();
+        }
+    }
+}
+
+/// A role that does not decide ends by itself if `linger` gives it time; otherwise it is stopped.
+fn linger() {
+    for (policy, by_us) in [("{linger: 60s}", false), ("{linger: 10ms}", true), ("{linger: 0s}", true)] {
+        let command = if by_us { "sleep=60" } else { "sleep=300ms" };
+        let document = format!(
+            "umiak: v1\npolicy: {policy}\nroles: {{w: {{start_after: s, command: [actor]}}, s: {{completes: false, command: [actor, {command}]}}}}"
+        );
+        for engine in ["mock", "local"] {
+            let stage = Stage::new(engine);
+            let outcome = stage.run(&document).finish();
+            outcome.expect_code(0);
+            let facts = facts(&stage, &outcome);
+            let is_end = |fact: &&Value| fact["type"] == "ended" && fact["subject"]["replica"] == "s-0";
+            let end = facts.iter().find(is_end).expect("an end");
+            assert_eq!(end["by_us"] == true, by_us, "{engine}, {policy}: {end}");
             stage.assert_nothing_left();
         }
     }
