@@ -136,7 +136,7 @@ register! {
     F0015, 2, "two names become one variable",
         "Names of roles and ports become parts of variable names: upper case, with `-` and `.` replaced by `_`. Two names that differ only in that would share a variable. Rename one.";
     F0016, 2, "invalid start order",
-        "`start_after` names an unknown role, the role itself, or a role without ports, whose readiness cannot be checked; or roles wait for each other in a cycle.";
+        "`start_after` names an unknown role, the role itself, or a role without ports, whose readiness cannot be checked; `after` of a step names an unknown step or the step itself; or roles or steps wait for each other in a cycle.";
     F0017, 2, "unknown name",
         "The document names a contract, a flavour or a file system that is not defined. Flavours are defined in `umiak.toml` as `[flavour.NAME]`.";
     F0018, 2, "conflicting values",

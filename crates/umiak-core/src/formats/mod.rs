@@ -114,7 +114,9 @@ pub fn convert(
                 return Err(checked);
             }
             let message = format!("`{}` is a PaddleFlow pipeline, which has no native form", source.name);
-            return Err(vec![Diagnostic::error(Code::F0019, message).hint("`umiak run` runs it as it is")]);
+            return Err(vec![Diagnostic::error(Code::F0019, message).hint(
+                "`umiak run` runs it as it is; native documents with `steps` have no artifacts, loops or nested DAGs",
+            )]);
         }
         Format::PaddleRec => return Err(vec![document::not_in_this_version(source, format)]),
     }
@@ -156,7 +158,12 @@ fn is_same(one: &Job, other: &Job) -> bool {
 fn read<'a>(source: &'a Source, given: &Given<'_>) -> Result<(Reader<'a>, Reading), Diagnostic> {
     let (format, Tree { root, errors }) = tree(source)?;
     let mut reader = Reader::new(source, errors);
-    if !given.disabled.is_empty() && format != Format::PaddleFlow {
+    let is_pipeline = match format {
+        Format::PaddleFlow => true,
+        Format::Native => root.child("steps").is_some(),
+        Format::OpenPai | Format::PaddleRec => false,
+    };
+    if !given.disabled.is_empty() && !is_pipeline {
         let message = format!("`--disable` is for pipelines; `{}` is in {} format", source.name, format.name());
         return Err(Diagnostic::error(Code::L0001, message));
     }
@@ -167,7 +174,9 @@ fn read<'a>(source: &'a Source, given: &Given<'_>) -> Result<(Reader<'a>, Readin
         }
         Format::Native => {
             reader.hide_secrets(&root);
-            native::read(&mut reader, root, given.params, given.settings)
+            let mut reading = native::read(&mut reader, root, given.params, given.settings);
+            native::disable(&mut reader, &mut reading, given.disabled);
+            reading
         }
         Format::PaddleFlow => paddleflow::read(&mut reader, root, given),
         Format::PaddleRec => return Err(document::not_in_this_version(source, format)),

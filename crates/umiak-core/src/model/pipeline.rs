@@ -172,6 +172,24 @@ pub struct Node {
     pub body: Body,
 }
 
+impl Node {
+    /// A node without values and dependencies.
+    pub fn new(name: String, parent: NodeId, body: Body) -> Self {
+        Self {
+            name,
+            parent,
+            deps: Vec::new(),
+            parameters: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            condition: None,
+            items: None,
+            disabled: false,
+            body,
+        }
+    }
+}
+
 /// What a node does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -59,18 +59,7 @@ pub(super) const ROOT: StepIndex = StepIndex(0);
 
 /// A pipeline with no nodes but its root, whose artifacts are below `/ppl`.
 pub(super) fn pipeline(name: &str) -> Pipeline {
-    let root = Node {
-        name: name.to_owned(),
-        parent: Pipeline::ROOT,
-        deps: Vec::new(),
-        parameters: Vec::new(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        condition: None,
-        items: None,
-        disabled: false,
-        body: Body::Dag { children: Vec::new() },
-    };
+    let root = Node::new(name.to_owned(), Pipeline::ROOT, Body::Dag { children: Vec::new() });
     Pipeline {
         name: JobId::new(name).unwrap(),
         labels: BTreeMap::new(),

@@ -84,6 +84,7 @@ const PIPELINES: Guide = Guide {
         ("umiak run examples/pipelines/servers.yaml --fs ppl=.", Setting::Plain),
         ("umiak run broken.yaml; echo $?", Setting::Plain),
         ("umiak run cached.yaml --fs here=. --output quiet", Setting::Plain),
+        ("umiak plan nightly.yaml --graph text", Setting::Plain),
     ],
     mistakes: &[],
     goes_on: true,

@@ -27,7 +27,8 @@ pub(super) fn tables(tables: &[&Table]) -> String {
 }
 
 const INTRODUCTION: &str = "
-A native document is YAML and starts with `umiak: v1`. `umiak lint FILE` reports all errors in a document with their
+A native document is YAML and starts with `umiak: v1`. It has `roles`, and is one job, or `steps`, and is a pipeline of
+jobs ([guide](../guide/pipelines.md#native-documents)). `umiak lint FILE` reports all errors in a document with their
 positions; `umiak schema job` prints its schema for editors (`schemas/job.v1.json`).
 
 ```yaml
@@ -74,7 +75,7 @@ fn value(kind: &KeyKind) -> String {
         KeyKind::Choice(words) => codes(words.iter().copied()),
         KeyKind::Texts | KeyKind::Params => "mapping of names to texts".to_owned(),
         KeyKind::Command => "text, or list of texts".to_owned(),
-        KeyKind::Contracts => "name, or list of names".to_owned(),
+        KeyKind::Contracts | KeyKind::Names => "name, or list of names".to_owned(),
         KeyKind::AllOr => "`all`, `never` or number".to_owned(),
         KeyKind::Restart => format!("number, or `{UNLIMITED}`"),
         KeyKind::Restarts(table) => format!("number, `{UNLIMITED}`, or {}", table.title),

@@ -49,6 +49,8 @@ pub enum KeyKind {
     Mapping(&'static Table),
     /// A list of mappings.
     Maps(&'static Table),
+    /// A name, or a list of names.
+    Names,
     /// A list of texts.
     Lines,
     /// Names to whole numbers.

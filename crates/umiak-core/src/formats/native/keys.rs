@@ -30,7 +30,9 @@ pub use crate::formats::document::limits::{MAX_PORTS, MAX_REPLICAS};
 pub const MAX_RESTARTS: u32 = 1_000_000;
 /// The word for restarts without a limit.
 pub const UNLIMITED: &str = "unlimited";
-/// Maximum length of the name of a role or a port.
+/// Maximum number of steps at once.
+pub const MAX_PARALLELISM: u32 = 10_000;
+/// Maximum length of the name of a role, a step or a port.
 pub const MAX_NAME: usize = 63;
 
 /// The whole document.
@@ -79,9 +81,62 @@ pub static DOCUMENT: Table = Table {
             "roles",
             KeyKind::Named(&ROLE),
             "",
-            "The roles, by name, in the order of ranks. A name consists of at most 63 letters, digits, `-`, `_` and `.`.",
+            "Required without `steps`. The roles, by name, in the order of ranks. A name consists of at most 63 letters, digits, `-`, `_` and `.`.",
             "{trainer: {command: \"true\"}}",
         ),
+        key(
+            "steps",
+            KeyKind::Named(&STEP),
+            "",
+            "Jobs that run one after the other or at once, in place of `roles`: a pipeline. A name consists of at most 63 letters, digits, `-` and `_`, and begins with a letter.",
+            "{prepare: {command: \"true\"}, train: {after: prepare, command: \"true\"}}",
+        ),
+        key(
+            "parallelism",
+            KeyKind::Number(1, MAX_PARALLELISM as i64),
+            "`10`",
+            "The maximum number of steps that run at once.",
+            "4",
+        ),
+        key(
+            "on_failure",
+            KeyKind::Choice(ON_FAILURE),
+            "`fail_fast`",
+            "What a failed step does to the others. `fail_fast`: they are stopped or cancelled. `continue`: only steps that depend on it are cancelled.",
+            "continue",
+        ),
+    ],
+};
+
+/// The words of `on_failure`.
+pub(super) const ON_FAILURE: &[&str] = &["fail_fast", "continue"];
+
+pub static STEP: Table = Table {
+    title: "A step",
+    help: "A job of a pipeline. A step without `roles` is a job with one role, `main`, and has the keys of [a role](#a-role) itself: `command`, `env`, `restarts`, `timeout` and so on.",
+    keys: &[
+        key(
+            "after",
+            KeyKind::Names,
+            "",
+            "Steps that must have succeeded, or must have been skipped, before this one starts.",
+            "prepare",
+        ),
+        key(
+            "if",
+            KeyKind::Text,
+            "",
+            "A condition, such as `{{ epochs }} > 3 && '{{ mode }}' == 'full'`. If it is false, the step is skipped, and what comes after it runs.",
+            "1 < 2",
+        ),
+        key(
+            "policy",
+            KeyKind::Mapping(&POLICY),
+            "",
+            "How the job of the step is restarted, limited and stopped.",
+            "{restarts: 2, timeout: 1h}",
+        ),
+        key("roles", KeyKind::Named(&ROLE), "", "The roles of a job with several.", "{trainer: {command: \"true\"}}"),
     ],
 };
 
@@ -423,4 +478,4 @@ pub static START_AFTER: Table = Table {
 
 /// Every mapping, in the order of the reference page.
 pub static TABLES: &[&Table] =
-    &[&DOCUMENT, &POLICY, &RESTART, &ROLE, &ROLE_RESTART, &MOUNT, &RESOURCES, &COMPLETION, &PORT, &START_AFTER];
+    &[&DOCUMENT, &STEP, &POLICY, &RESTART, &ROLE, &ROLE_RESTART, &MOUNT, &RESOURCES, &COMPLETION, &PORT, &START_AFTER];

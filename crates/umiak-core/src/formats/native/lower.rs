@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::keys::MAX_NAME;
-use super::raw::{RawDocument, RawPolicy, RawRestart, RawRole};
+use super::raw::{RawDocument, RawJob, RawPolicy, RawRestart, RawRole, RawStep, RawSteps};
 use crate::diag::{Code, Diagnostic, Source, Span};
 use crate::formats::document::names::pai_names;
 use crate::formats::document::order::ordered;
@@ -13,21 +13,118 @@ use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::tree::shortened;
 use crate::formats::settings::Settings;
 use crate::model::{
-    Completion, Contract, Exits, Job, JobId, MinSucceeded, Part, Policy, PortNeed, Resources, Restart, Role, RoleName,
-    RoleRestart, Scope, StartAfter, StopPolicy, Success, Timeouts, When, Work,
+    Body, Completion, Contract, Exits, Job, JobId, MinSucceeded, Node, NodeId, OnFailure, Part, Piece, Pipeline,
+    Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart, Scope, StartAfter, Step, StopPolicy, Success,
+    Text, Timeouts, When, Work, Workload,
 };
+use crate::pipeline::condition::evaluate;
 
 /// Default number of restarts after failures outside the program.
 pub(super) const MAX_PLATFORM: u32 = 10;
 /// Default start timeout of a role when another role waits for it to be ready.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Default number of steps that run at once, as in PaddleFlow.
+const PARALLELISM: u32 = 10;
+
 /// Roles of a cycle that are shown.
 const MAX_SHOWN: usize = 8;
 
 /// Returns `None` if the document has errors, which are in the reader.
-pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Settings) -> Option<Job> {
-    let name = job_name(reader, raw.name.as_ref());
+pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Settings) -> Option<Workload> {
+    // An invalid name is an error, and does not hide others.
+    let name = job_name(reader, raw.name.as_ref()).or_else(|| JobId::new("job").ok())?;
+    let labels = raw.labels.iter().map(|(name, value)| (name.value.clone(), value.value.clone())).collect();
+    let work = match &raw.steps {
+        None => lower_job(reader, &raw.job, name, settings).map(|job| Workload::Job(Box::new(Job { labels, ..job }))),
+        Some(steps) => {
+            let pipeline = pipeline(reader, steps, name, settings);
+            pipeline.map(|pipeline| Workload::Pipeline(Box::new(Pipeline { labels, ..pipeline })))
+        }
+    };
+    work.filter(|_| reader.errors.is_empty())
+}
+
+fn pipeline(
+    reader: &mut Reader<'_>,
+    RawSteps { steps, parallelism, on_failure }: &RawSteps,
+    name: JobId,
+    settings: &Settings,
+) -> Option<Pipeline> {
+    let mut positions: HashMap<&str, usize> = HashMap::new();
+    for (index, step) in steps.iter().enumerate() {
+        positions.entry(&step.name.value).or_insert(index);
+    }
+    let orders: Vec<Vec<usize>> = steps.iter().map(|step| after(reader, step, steps, &positions)).collect();
+    let next = |step: usize, nth: usize| orders[step].get(nth).copied();
+    ordered(orders.len(), next, |path| {
+        let cycle: Vec<usize> = path.collect();
+        let at =
+            |step: usize, name: &str| steps[step].after.iter().find(|after| after.value == name).map(|after| after.at);
+        reader.errors.add(|| circle(reader.source, "steps", &cycle, |step| &steps[step].name, at));
+    });
+    let id = |index: usize| u32::try_from(index + 1).map(NodeId).ok();
+    let root =
+        Node::new(name.to_string(), Pipeline::ROOT, Body::Dag { children: (0..steps.len()).filter_map(id).collect() });
+    let mut nodes = vec![root];
+    for (step, order) in steps.iter().zip(&orders) {
+        condition(reader, step);
+        let name = JobId::new(step.name.value.clone()).ok();
+        let Some(job) = name.and_then(|name| lower_job(reader, &step.job, name, settings)) else { continue };
+        let body = Body::Step(Box::new(Step { job, texts: Vec::new(), cache: None }));
+        nodes.push(Node {
+            deps: order.iter().filter_map(|index| id(*index)).collect(),
+            condition: step.condition.as_ref().map(|text| Text(vec![Piece::Plain(text.value.clone())])),
+            ..Node::new(step.name.value.clone(), Pipeline::ROOT, body)
+        });
+    }
+    if nodes.len() != steps.len() + 1 || steps.is_empty() {
+        return None;
+    }
+    Some(Pipeline {
+        name,
+        labels: BTreeMap::new(),
+        nodes,
+        post: None,
+        parallelism: parallelism.unwrap_or(PARALLELISM),
+        on_failure: if *on_failure == Some("continue") { OnFailure::Continue } else { OnFailure::FailFast },
+        store: None,
+        paddleflow: false,
+    })
+}
+
+/// The positions of the steps that a step waits for, each once.
+fn after(reader: &mut Reader<'_>, step: &RawStep, steps: &[RawStep], positions: &HashMap<&str, usize>) -> Vec<usize> {
+    let mut order = Vec::new();
+    let mut seen = HashSet::new();
+    for after in &step.after {
+        let name = after.value.as_str();
+        match positions.get(name) {
+            Some(_) if name == step.name.value => {
+                reader.error(Code::F0016, after.at, format!("step `{}` cannot run after itself", shortened(name)), "");
+            }
+            Some(index) if seen.insert(*index) => order.push(*index),
+            Some(_) => {}
+            None => {
+                let near = reader.nearest(name, steps.iter().map(|other| other.name.value.as_str()));
+                let label = did_you_mean(near, "not in `steps`");
+                reader.error(Code::F0016, after.at, format!("unknown step `{}`", shortened(name)), label);
+            }
+        }
+    }
+    order
+}
+
+/// All values in a condition are known before the run.
+fn condition(reader: &mut Reader<'_>, step: &RawStep) {
+    let Some(text) = &step.condition else { return };
+    if let Err(error) = evaluate(&text.value) {
+        let message = format!("`if` of step `{}` is not a condition", shortened(&step.name.value));
+        reader.error(Code::F0013, text.at, message, error.to_string());
+    }
+}
+
+fn lower_job(reader: &mut Reader<'_>, raw: &RawJob, name: JobId, settings: &Settings) -> Option<Job> {
     let replicas = raw.roles.iter().filter_map(|role| role.replicas.as_ref());
     reader.check_total(replicas.map(|replicas| (replicas.value, replicas.at)));
     collisions(reader, raw);
@@ -55,12 +152,12 @@ pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Setti
         reader.error(Code::F0018, at, "no role decides when the job ends", "");
         reader.hint("remove `completes: false` from at least one role");
     }
-    if !reader.errors.is_empty() || raw.roles.is_empty() {
+    if roles.is_empty() {
         return None;
     }
     Some(Job {
-        name: name?,
-        labels: raw.labels.iter().map(|(name, value)| (name.value.clone(), value.value.clone())).collect(),
+        name,
+        labels: BTreeMap::new(),
         contracts: raw.contracts.clone().unwrap_or_default(),
         roles,
         policy: lower_policy(&raw.policy),
@@ -68,7 +165,7 @@ pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Setti
 }
 
 /// `mpi` needs a role that starts processes, and one on which they run.
-fn launcher(reader: &mut Reader<'_>, raw: &RawDocument) {
+fn launcher(reader: &mut Reader<'_>, raw: &RawJob) {
     let is_mpi = |contracts: &Vec<Contract>| contracts.contains(&Contract::Mpi);
     let own = |role: &&RawRole| role.contracts.as_ref().or(raw.contracts.as_ref()).is_some_and(is_mpi);
     let Some(first) = raw.roles.iter().find(own) else { return };
@@ -103,7 +200,7 @@ fn variable(name: &str) -> String {
 }
 
 /// Reports roles and ports that would use the same variable.
-fn collisions(reader: &mut Reader<'_>, raw: &RawDocument) {
+fn collisions(reader: &mut Reader<'_>, raw: &RawJob) {
     let mut seen: BTreeMap<String, (String, Span)> = BTreeMap::new();
     // Longer names are errors already.
     let is_short = |name: &str| name.len() <= MAX_NAME;
@@ -139,12 +236,7 @@ fn collisions(reader: &mut Reader<'_>, raw: &RawDocument) {
 }
 
 /// The roles that a role waits for.
-fn order(
-    reader: &mut Reader<'_>,
-    role: &RawRole,
-    raw: &RawDocument,
-    positions: &HashMap<&str, usize>,
-) -> Vec<StartAfter> {
+fn order(reader: &mut Reader<'_>, role: &RawRole, raw: &RawJob, positions: &HashMap<&str, usize>) -> Vec<StartAfter> {
     let mut orders: Vec<StartAfter> = Vec::new();
     let mut seen = HashSet::new();
     for after in &role.start_after {
@@ -182,22 +274,34 @@ fn order(
 }
 
 /// Reports roles that wait for each other, each cycle once.
-fn circles(reader: &mut Reader<'_>, raw: &RawDocument, orders: &[Vec<StartAfter>]) {
+fn circles(reader: &mut Reader<'_>, raw: &RawJob, orders: &[Vec<StartAfter>]) {
     let next = |role: usize, nth: usize| orders[role].get(nth).map(|after| usize::from(after.role));
-    ordered(orders.len(), next, |path| reader.errors.add(|| circle(reader.source, raw, &path.collect::<Vec<_>>())));
+    let at = |role: usize, name: &str| {
+        let mut after = raw.roles[role].start_after.iter();
+        after.find(|after| after.role.value == name).map(|after| after.role.at)
+    };
+    ordered(orders.len(), next, |path| {
+        let cycle: Vec<usize> = path.collect();
+        reader.errors.add(|| circle(reader.source, "roles", &cycle, |role| &raw.roles[role].name, at));
+    });
 }
 
-/// The error about roles that wait for each other, each for the next.
-fn circle(source: &Source, raw: &RawDocument, cycle: &[usize]) -> Diagnostic {
-    let name = |step: usize| raw.roles[cycle[step % cycle.len()]].name.value.as_str();
+/// The error about roles or steps that wait for each other, each for the next. `waits` is where one names another.
+fn circle<'r>(
+    source: &Source,
+    what: &str,
+    cycle: &[usize],
+    named: impl Fn(usize) -> &'r At<String>,
+    waits: impl Fn(usize, &str) -> Option<Span>,
+) -> Diagnostic {
+    let name = |step: usize| named(cycle[step % cycle.len()]).value.as_str();
     let shown = cycle.len().min(MAX_SHOWN);
     let names: Vec<String> = (0..shown).map(|step| format!("`{}`", shortened(name(step)))).collect();
     let more = if cycle.len() > shown { format!(" and {} more", cycle.len() - shown) } else { String::new() };
-    let error = Diagnostic::error(Code::F0016, format!("roles wait for each other: {}{more}", names.join(", ")));
+    let error = Diagnostic::error(Code::F0016, format!("{what} wait for each other: {}{more}", names.join(", ")));
     (0..shown).fold(error, |error, step| {
-        let (role, awaited) = (&raw.roles[cycle[step]], name(step + 1));
-        let after = role.start_after.iter().find(|after| after.role.value == awaited);
-        let at = after.map_or(role.name.at, |after| after.role.at);
+        let awaited = name(step + 1);
+        let at = waits(cycle[step], awaited).unwrap_or(named(cycle[step]).at);
         error.label(source.label(at, format!("{} starts after `{}`", names[step], shortened(awaited))))
     })
 }

@@ -1,4 +1,4 @@
-//! Native documents, `umiak: v1`: a tree in, a [`Job`] and diagnostics out.
+//! Native documents, `umiak: v1`: a tree in, a job or a pipeline and diagnostics out.
 //!
 //! | step | module |
 //! |---|---|
@@ -21,11 +21,11 @@ use super::document::expansion;
 use super::document::masked::{Secrets, masked};
 use super::document::reader::Reader;
 use super::document::template::{fill, words};
-use super::document::tree::{Node, Value};
+use super::document::tree::{Node, Value, shortened};
 use super::settings::Settings;
-use crate::diag::Code;
+use crate::diag::{Code, Diagnostic, nearest};
 use crate::mask::Known;
-use crate::model::{Job, Workload};
+use crate::model::Workload;
 use params::Params;
 pub(super) use params::is_name;
 
@@ -38,11 +38,25 @@ pub(super) fn read(reader: &mut Reader<'_>, root: Node, given: &[(String, String
     names.extend(secrets.iter().filter_map(|(name, _)| name.text()).map(str::to_owned));
     let params = params::params(reader, &root, given);
     refuse_secret_name(reader, &root, &names);
-    let job = job(reader, root, &params, settings);
+    let work = work(reader, root, &params, settings);
     let mut secrets = Known::default();
     names.iter().filter_map(|name| params.get(name)).for_each(|value| secrets.add(value));
-    let work = job.map(|job| Workload::Job(Box::new(job)));
     Reading { work, masked, secrets, needed: params.needed, ..Reading::default() }
+}
+
+/// Steps that are skipped on request.
+pub(super) fn disable(reader: &mut Reader<'_>, reading: &mut Reading, names: &[String]) {
+    let Some(Workload::Pipeline(pipeline)) = &mut reading.work else { return };
+    for name in names {
+        let mut steps = pipeline.nodes.iter_mut().skip(1);
+        let Some(node) = steps.find(|node| node.name == *name) else {
+            let near = nearest(name, pipeline.nodes.iter().skip(1).map(|node| node.name.as_str()));
+            let error = Diagnostic::error(Code::F0114, format!("the pipeline has no step `{}`", shortened(name)));
+            reader.errors.add(|| near.iter().fold(error, |error, near| error.hint(format!("did you mean `{near}`?"))));
+            continue;
+        };
+        node.disabled = true;
+    }
 }
 
 /// The name of a job appears in lists, messages and variables, where it cannot be masked.
@@ -57,7 +71,7 @@ fn refuse_secret_name(reader: &mut Reader<'_>, root: &Node, secrets: &[String]) 
     }
 }
 
-fn job(reader: &mut Reader<'_>, mut root: Node, params: &Params, settings: &Settings) -> Option<Job> {
+fn work(reader: &mut Reader<'_>, mut root: Node, params: &Params, settings: &Settings) -> Option<Workload> {
     // Values below `x-` are filled where they are used.
     let is_filled = |key: &Node| {
         !key.text().is_some_and(|key| matches!(key, "umiak" | "params" | "secrets") || keys::is_extension(key))

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use super::keys::{
-    self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PORTS, MAX_REPLICAS, MAX_RESTARTS, PART_WORDS, PARTS, UNLIMITED,
+    self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PARALLELISM, MAX_PORTS, MAX_REPLICAS, MAX_RESTARTS, ON_FAILURE,
+    PART_WORDS, PARTS, UNLIMITED,
 };
 use crate::diag::{Code, Span};
 use crate::formats::document::reader::{At, Entries, NameRule, Reader, did_you_mean, either};
@@ -15,9 +16,31 @@ use crate::model::{Contract, Exits, MinSucceeded, Mount, Part, Restart};
 pub(super) struct RawDocument {
     pub(super) name: Option<At<String>>,
     pub(super) labels: Vec<(At<String>, At<String>)>,
+    pub(super) job: RawJob,
+    /// Of a pipeline.
+    pub(super) steps: Option<RawSteps>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RawJob {
     pub(super) contracts: Option<Vec<Contract>>,
     pub(super) policy: RawPolicy,
     pub(super) roles: Vec<RawRole>,
+}
+
+#[derive(Debug)]
+pub(super) struct RawSteps {
+    pub(super) steps: Vec<RawStep>,
+    pub(super) parallelism: Option<u32>,
+    pub(super) on_failure: Option<&'static str>,
+}
+
+#[derive(Debug)]
+pub(super) struct RawStep {
+    pub(super) name: At<String>,
+    pub(super) after: Vec<At<String>>,
+    pub(super) condition: Option<At<String>>,
+    pub(super) job: RawJob,
 }
 
 #[derive(Debug, Default)]
@@ -106,13 +129,88 @@ pub(super) fn document(reader: &mut Reader<'_>, root: &Node) -> RawDocument {
         return RawDocument::default();
     };
     version(reader, &entries);
-    RawDocument {
-        name: entries.read(reader, "name", Reader::word),
-        labels: entries.read(reader, "labels", Reader::texts).unwrap_or_default(),
-        contracts: entries.get("contracts").map(|node| contracts(reader, node)),
-        policy: entries.read(reader, "policy", policy).unwrap_or_default(),
-        roles: roles(reader, root, &entries),
+    let name = entries.read(reader, "name", Reader::word);
+    let labels = entries.read(reader, "labels", Reader::texts).unwrap_or_default();
+    let contracts = entries.get("contracts").map(|node| contracts(reader, node));
+    let policy = entries.read(reader, "policy", policy).unwrap_or_default();
+    let steps = steps(reader, &entries, contracts.as_deref());
+    let first_line = root.entries().first().map_or(root.at, |(key, value)| key.at.to(value.at));
+    let roles = if steps.is_none() { roles(reader, "the document", &entries, first_line) } else { Vec::new() };
+    RawDocument { name, labels, job: RawJob { contracts, policy, roles }, steps }
+}
+
+/// The steps of a pipeline; `None` for a document with roles. Those without contracts have the document's.
+fn steps(reader: &mut Reader<'_>, entries: &Entries<'_>, contracts: Option<&[Contract]>) -> Option<RawSteps> {
+    let parallelism =
+        entries.read(reader, "parallelism", |reader, what, node| reader.number(what, node, 1, MAX_PARALLELISM));
+    let on_failure = entries.read(reader, "on_failure", |reader, what, node| reader.choice(what, node, ON_FAILURE));
+    let Some(node) = entries.get("steps") else {
+        for key in ["parallelism", "on_failure"] {
+            if let Some(at) = entries.key(key) {
+                reader.notice(Code::F0051, at, format!("`{key}` is for documents with `steps`"), "has no effect");
+            }
+        }
+        return None;
+    };
+    if let Some(at) = entries.key("roles") {
+        reader.error(Code::F0018, at, "the document has both `steps` and `roles`", "");
+        reader.hint("write the roles in a step");
     }
+    if let Some(at) = entries.key("policy") {
+        reader.error(Code::F0018, at, "the document has both `steps` and `policy`", "");
+        reader.hint("write `policy` in each step");
+    }
+    let named = reader.named("`steps`", node).unwrap_or_default();
+    if named.is_empty() && matches!(&node.value, Value::Map(_)) {
+        reader.error(Code::F0012, node.at, "`steps` is empty", "add at least one step");
+    }
+    let mut steps: Vec<RawStep> = named.into_iter().filter_map(|(name, node)| step(reader, name, node)).collect();
+    for step in &mut steps {
+        step.job.contracts = step.job.contracts.take().or_else(|| contracts.map(<[Contract]>::to_vec));
+    }
+    Some(RawSteps { steps, parallelism: parallelism.map(|at| at.value), on_failure: on_failure.map(|at| at.value) })
+}
+
+/// A step name becomes a directory, and names of steps are joined by dots.
+const STEP_NAME: &[NameRule] = &[
+    (|name| name.len() <= MAX_NAME, "must have at most 63 characters"),
+    (
+        |name| name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')),
+        "must consist of letters, digits, `-` and `_`",
+    ),
+    (|name| name.starts_with(|c: char| c.is_ascii_alphabetic()), "must begin with a letter"),
+];
+/// The role of a step that has the keys of its role itself.
+const SINGLE: &str = "main";
+
+fn step(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawStep> {
+    reader.name(&name, "a step", STEP_NAME);
+    let what = format!("step `{}`", shortened(&name.value));
+    if node.is_null() {
+        reader.error(Code::F0012, name.at, format!("{what} has no `command`"), "");
+        return None;
+    }
+    let names = keys::STEP.names().chain(keys::ROLE.names());
+    let entries = reader.entries(&what, node, names)?;
+    let after = entries.get("after").map(Node::one_or_many).unwrap_or_default();
+    let after = after.iter().filter_map(|node| reader.word("`after`", node)).collect();
+    let condition = entries.read(reader, "if", Reader::word);
+    let policy = entries.read(reader, "policy", policy).unwrap_or_default();
+    let job = if entries.get("roles").is_some() {
+        let shared = ["contracts", "roles"];
+        for key in keys::ROLE.names().filter(|key| !shared.contains(key)) {
+            if let Some(at) = entries.key(key) {
+                reader.error(Code::F0018, at, format!("{what} has both `roles` and `{key}`"), "");
+                reader.hint(format!("write `{key}` in each role"));
+            }
+        }
+        let contracts = entries.get("contracts").map(|node| contracts(reader, node));
+        RawJob { contracts, policy, roles: roles(reader, &what, &entries, name.at) }
+    } else {
+        let single = At { value: SINGLE.to_owned(), at: name.at };
+        RawJob { contracts: None, policy, roles: vec![role_of(reader, &what, single, &entries)] }
+    };
+    Some(RawStep { name, after, condition, job })
 }
 
 fn version(reader: &mut Reader<'_>, entries: &Entries<'_>) {
@@ -126,11 +224,11 @@ fn version(reader: &mut Reader<'_>, entries: &Entries<'_>) {
     }
 }
 
-fn roles(reader: &mut Reader<'_>, root: &Node, entries: &Entries<'_>) -> Vec<RawRole> {
-    let first_line = root.entries().first().map_or(root.at, |(key, value)| key.at.to(value.at));
-    let Some(node) = entries.required(reader, "the document", "roles", first_line) else {
+fn roles(reader: &mut Reader<'_>, what: &str, entries: &Entries<'_>, at: Span) -> Vec<RawRole> {
+    let Some(node) = entries.required(reader, what, "roles", at) else {
         if entries.lacks("roles") {
-            reader.hint("a minimal document has `roles: {main: {command: \"python train.py\"}}`");
+            reader
+                .hint("a minimal document has `roles: {main: {command: \"python train.py\"}}`; a pipeline has `steps`");
         }
         return Vec::new();
     };
@@ -245,16 +343,21 @@ fn role(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawRol
         return None;
     }
     let entries = reader.entries(&what, node, keys::ROLE.names())?;
+    Some(role_of(reader, &what, name, &entries))
+}
+
+/// A role from the keys of a mapping, which may have others.
+fn role_of(reader: &mut Reader<'_>, what: &str, name: At<String>, entries: &Entries<'_>) -> RawRole {
     if let (Some(one), Some(_)) = (entries.key("restart"), entries.key("restarts")) {
         reader.error(Code::F0018, one, format!("{what} has both `restart` and `restarts`"), "use one of them");
     }
-    Some(RawRole {
+    RawRole {
         replicas: match entries.get("replicas") {
             Some(node) => replicas(reader, node),
             None => Some(At { value: 1, at: name.at }),
         },
         command: entries
-            .required(reader, &what, "command", name.at)
+            .required(reader, what, "command", name.at)
             .map(|node| command(reader, node))
             .unwrap_or_default(),
         env: entries.read(reader, "env", env).unwrap_or_default(),
@@ -277,7 +380,7 @@ fn role(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawRol
         contracts: entries.get("contracts").map(|node| contracts(reader, node)),
         part: entries.value(reader, "part", part),
         name,
-    })
+    }
 }
 
 fn part(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<At<Part>> {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{CONTRACTS, DOCUMENT, Key, KeyKind, MAX_RESTARTS, TABLES, Table, UNLIMITED};
+use super::keys::{CONTRACTS, DOCUMENT, Key, KeyKind, MAX_RESTARTS, ROLE, STEP, TABLES, Table, UNLIMITED};
 
 /// The schema that `umiak schema job` prints, for editors and other tools.
 pub fn schema() -> Value {
@@ -31,7 +31,8 @@ pub fn schema() -> Value {
         root.extend(document);
     }
     root.insert("patternProperties".to_owned(), json!({"^x-": true}));
-    root.insert("required".to_owned(), json!(["umiak", "roles"]));
+    root.insert("required".to_owned(), json!(["umiak"]));
+    root.insert("oneOf".to_owned(), json!([{"required": ["roles"]}, {"required": ["steps"]}]));
     root.insert("$defs".to_owned(), Value::Object(definitions));
     Value::Object(root)
 }
@@ -47,7 +48,10 @@ fn reference(table: &Table) -> Value {
 }
 
 fn object(table: &Table) -> Value {
-    let properties: Map<String, Value> = table.keys.iter().map(|key| (key.name.to_owned(), property(key))).collect();
+    // A step may have the keys of its only role.
+    let more = if std::ptr::eq(table, &raw const STEP) { ROLE.keys } else { &[] };
+    let keys = table.keys.iter().chain(more);
+    let properties: Map<String, Value> = keys.map(|key| (key.name.to_owned(), property(key))).collect();
     json!({"type": "object", "description": table.help, "additionalProperties": false, "properties": properties})
 }
 
@@ -113,6 +117,7 @@ fn of(kind: &KeyKind) -> Value {
             json!({"anyOf": [one, {"type": "array", "items": one}]})
         }
         KeyKind::Maps(table) => json!({"type": "array", "items": reference(table)}),
+        KeyKind::Names => json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
         KeyKind::Lines => json!({"type": "array", "items": {"$ref": "#/$defs/scalar"}}),
         KeyKind::Counts => json!({"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}),
         KeyKind::Any => json!({}),

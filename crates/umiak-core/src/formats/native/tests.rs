@@ -4,12 +4,15 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use proptest::prelude::*;
 
-use super::keys::{DOCUMENT, ROLE, TABLES, Table};
+use super::keys::{DOCUMENT, ROLE, STEP, TABLES, Table};
 use super::*;
 use crate::diag::{Diagnostic, Source};
 use crate::formats::document::{self, Document, Format, decode};
 use crate::formats::{Given, parse};
-use crate::model::{Completion, Contract, MinSucceeded, Resources, Restart, Scope, StartAfter, When};
+use crate::model::{
+    Body, Completion, Contract, Job, MinSucceeded, NodeId, OnFailure, Piece, Pipeline, Resources, Restart, Scope,
+    StartAfter, Text, When,
+};
 
 fn documents(kind: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/documents").join(kind);
@@ -53,6 +56,46 @@ fn a_port_number_is_not_a_count() {
     assert!(errors.contains("the number of ports `http` must be a whole number from 1 to 1024"), "{errors}");
     assert!(errors.contains("hint: for a fixed port, write `{port: 8080}`"), "{errors}");
     job(&role("ports: {http: {port: 8080}}"));
+}
+
+fn pipeline(text: &str) -> Pipeline {
+    let document = given(text, &[]).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+    document.pipeline().unwrap_or_else(|| panic!("{text}")).clone()
+}
+
+#[test]
+fn steps_are_jobs() {
+    let text = "umiak: v1\nname: p\nlabels: {a: b}\nparams: {n: 2}\ncontracts: torch\nparallelism: 3\non_failure: continue\nsteps:\n  a: {command: x, restarts: 2, timeout: 5s}\n  b:\n    after: [a, a]\n    if: \"{{ n }} > 1\"\n    policy: {timeout: 1h}\n    contracts: [paddle]\n    roles: {r: {command: [y, \"{{ n }}\"], replicas: 2}}\n  c: {after: b, command: z, contracts: []}\n";
+    let pipeline = pipeline(text);
+    assert_eq!((pipeline.name.as_str(), pipeline.parallelism, pipeline.on_failure), ("p", 3, OnFailure::Continue));
+    assert_eq!(pipeline.labels.len(), 1);
+    assert_eq!(pipeline.steps(), 3);
+    let [root, a, b, c] = pipeline.nodes.as_slice() else { panic!("{pipeline:?}") };
+    assert_eq!(root.body, Body::Dag { children: vec![NodeId(1), NodeId(2), NodeId(3)] });
+    assert_eq!([&a.deps, &b.deps, &c.deps], [&vec![], &vec![NodeId(1)], &vec![NodeId(2)]]);
+    assert_eq!(b.condition, Some(Text(vec![Piece::Plain("2 > 1".to_owned())])));
+    let jobs: Vec<&Job> = pipeline.jobs().collect();
+    assert_eq!(jobs[0].roles[0].name.as_str(), "main");
+    assert_eq!(jobs[0].roles[0].restart.rule.max, 2);
+    assert_eq!(jobs[0].roles[0].timeouts.run, Some(Duration::from_secs(5)));
+    assert_eq!(jobs[1].name.as_str(), "b");
+    assert_eq!(jobs[1].roles[0].work.command, ["y", "2"]);
+    assert_eq!(jobs[1].policy.timeout, Some(Duration::from_secs(3600)));
+    let contracts: Vec<_> = jobs.iter().map(|job| job.contracts.clone()).collect();
+    assert_eq!(contracts, [vec![Contract::Torch], vec![Contract::Paddle], vec![Contract::Torch]]);
+    assert_eq!(jobs[2].roles[0].work.contracts, Some(vec![]));
+}
+
+#[test]
+fn steps_are_disabled_by_name() {
+    let source = Source::new("job.yaml", "umiak: v1\nsteps: {prepare: {command: x}, train: {command: x}}\n");
+    let settings = Settings::default();
+    let with = |disabled: &[String]| parse(&source, &Given { disabled, ..Given::new(&[], &settings) });
+    let document = with(&["train".to_owned()]).unwrap();
+    let disabled: Vec<bool> = document.pipeline().unwrap().nodes.iter().map(|node| node.disabled).collect();
+    assert_eq!(disabled, [false, false, true]);
+    let errors = plain(&with(&["trai".to_owned()]).unwrap_err());
+    assert!(errors.contains("the pipeline has no step `trai`") && errors.contains("did you mean `train`?"), "{errors}");
 }
 
 #[test]
@@ -103,8 +146,12 @@ fn good_documents() {
         let document = parse(&source, &Given::new(&[], &Settings::default()))
             .unwrap_or_else(|errors| panic!("{}\n{}", path.display(), plain(&errors)));
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let job = serde_json::to_string_pretty(document.job().unwrap()).unwrap();
-        assert_snapshot!(format!("good-{name}"), format!("{job}\n{}\n{}", plain(&document.notices), document.masked));
+        let work = match &document.work {
+            Workload::Job(job) => serde_json::to_string_pretty(job),
+            Workload::Pipeline(pipeline) => serde_json::to_string_pretty(pipeline),
+        };
+        let work = work.unwrap();
+        assert_snapshot!(format!("good-{name}"), format!("{work}\n{}\n{}", plain(&document.notices), document.masked));
     }
 }
 
@@ -127,7 +174,8 @@ fn masked_text_says_the_same() {
         let again = parse(&masked, &Given::new(&[], &Settings::default()))
             .unwrap_or_else(|errors| panic!("{}", plain(&errors)));
         assert_eq!(again.masked, document.masked);
-        assert_eq!(again.job().unwrap().roles.len(), document.job().unwrap().roles.len());
+        let roles = |document: &Document| document.work.jobs().map(|job| job.roles.len()).sum::<usize>();
+        assert_eq!(roles(&again), roles(&document));
         for secret in ["hf_abcdef", "li:pw"] {
             assert!(!document.masked.contains(secret), "{}", document.masked);
         }
@@ -163,6 +211,10 @@ fn every_key_of_the_table() {
             "`restarts` of the policy" => {
                 format!("umiak: v1\npolicy: {{restarts: {inner}}}\nroles: {{main: {{command: \"true\"}}}}\n")
             }
+            "A step" => {
+                let command = if entry.starts_with("roles:") { "" } else { "command: x, " };
+                format!("umiak: v1\nsteps: {{prepare: {{command: x}}, main: {{{command}{entry}}}}}\n")
+            }
             "A role" if entry.starts_with("command:") => {
                 format!("umiak: v1\nroles: {{main: {inner}}}\n")
             }
@@ -187,12 +239,13 @@ fn every_key_of_the_table() {
             let entry = format!("{}: {}", key.name, key.example);
             let text = if std::ptr::eq(*table, &raw const DOCUMENT) {
                 let others = [("umiak", "umiak: v1\n"), ("roles", "roles: {main: {command: \"true\"}}\n")];
-                let rest: String = others.iter().filter(|(name, _)| *name != key.name).map(|(_, line)| *line).collect();
+                let is_other = |name: &str| name != key.name && (name, key.name) != ("roles", "steps");
+                let rest: String = others.iter().filter(|(name, _)| is_other(name)).map(|(_, line)| *line).collect();
                 format!("{rest}{entry}\n")
             } else {
                 place(table, &entry)
             };
-            job(&text);
+            given(&text, &[]).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
             // A key that is never read would accept any value.
             let wrong = match key.example {
                 example if example.starts_with(['{', '[']) => format!("{}: !!str {{}}-", key.name),
@@ -450,10 +503,10 @@ fn thousands_of_roles_in_a_row() {
 }
 
 #[test]
-fn every_role_key_is_in_the_full_example() {
-    let full = documents("good").into_iter().find(|path| path.ends_with("full.yaml")).unwrap();
-    let text = source(&full).text;
-    for key in ROLE.keys.iter().chain(DOCUMENT.keys) {
+fn every_key_is_in_the_full_examples() {
+    let full = documents("good").into_iter().filter(|path| path.ends_with("full.yaml") || path.ends_with("steps.yaml"));
+    let text: String = full.map(|path| source(&path).text).collect();
+    for key in ROLE.keys.iter().chain(DOCUMENT.keys).chain(STEP.keys) {
         assert!(text.contains(&format!("{}:", key.name)), "{}", key.name);
     }
 }
@@ -492,8 +545,8 @@ proptest! {
                     let again = parse(&source, &Given::new(params, &Settings::default())).unwrap();
                     prop_assert_eq!(&document, &again);
                     // The lowered job can be serialized and read back.
-                    let json = serde_json::to_string(document.job().unwrap()).unwrap();
-                    prop_assert_eq!(&serde_json::from_str::<Job>(&json).unwrap(), document.job().unwrap());
+                    let json = serde_json::to_string(&document.work).unwrap();
+                    prop_assert_eq!(&serde_json::from_str::<Workload>(&json).unwrap(), &document.work);
                 }
                 Err(errors) => {
                     prop_assert!(!errors.is_empty());

@@ -429,8 +429,11 @@ mod tests {
         for folder in ["fixtures/documents/good", "examples/jobs"] {
             for entry in std::fs::read_dir(root.join(folder)).unwrap() {
                 let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-                written(&read(text.trim_start_matches('\u{feff}')), &[]);
-                count += 1;
+                // Only jobs are written.
+                if !text.contains("\nsteps:") {
+                    written(&read(text.trim_start_matches('\u{feff}')), &[]);
+                    count += 1;
+                }
             }
         }
         assert!(count > 10, "{count}");

@@ -289,18 +289,7 @@ fn referred(meaning: Meaning<'_>, ids: &Ids) -> Option<Reference> {
 
 /// A node with nothing in it.
 fn blank(parent: NodeId) -> Node {
-    Node {
-        name: String::new(),
-        parent,
-        deps: Vec::new(),
-        parameters: Vec::new(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        condition: None,
-        items: None,
-        disabled: false,
-        body: Body::Dag { children: Vec::new() },
-    }
+    Node::new(String::new(), parent, Body::Dag { children: Vec::new() })
 }
 
 /// The job of a step that is disabled: it is never started, and may contain anything.

@@ -4,6 +4,7 @@ mod control;
 mod corpus;
 mod examples;
 mod mpi;
+mod native;
 mod progress;
 mod seed;
 mod semantics;
@@ -22,6 +23,7 @@ pub(crate) fn register(suite: &mut Suite) {
     control::register(suite);
     progress::register(suite);
     mpi::register(suite);
+    native::register(suite);
 }
 
 /// A directory with the files of a pipeline, and the run in it.

@@ -51,6 +51,12 @@ pub(crate) fn register(suite: &mut Suite) {
     retry::register(suite);
 }
 
+/// Waits until no supervisor holds the first run: the lock of a killed one is released slightly after its exit.
+pub(crate) fn wait_until_free(sandbox: &Sandbox) {
+    let run = RunDir::at(&Home::at(sandbox.path().join("state")), "run-000001".parse().expect("an id"));
+    house::wait_for("the run's lock to be free", || !is_held(&run).expect("the lock can be checked"));
+}
+
 /// One engine, a directory, and the actor on `PATH`.
 #[derive(Debug)]
 struct Stage {
@@ -96,10 +102,8 @@ impl Stage {
         text.split_inclusive('\n').filter_map(record).collect()
     }
 
-    /// Waits until no supervisor holds the run: the lock of a killed one is released slightly after its exit.
     fn wait_until_free(&self) {
-        let run = RunDir::at(&Home::at(self.sandbox.path().join("state")), "run-000001".parse().expect("an id"));
-        house::wait_for("the run's lock to be free", || !is_held(&run).expect("the lock can be checked"));
+        wait_until_free(&self.sandbox);
     }
 
     fn log(&self, replica: &str, attempt: u32) -> String {
