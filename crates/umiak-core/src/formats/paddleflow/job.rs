@@ -130,12 +130,16 @@ impl Jobs<'_> {
         };
         let own = member.map(|member| &member.env[..]).unwrap_or_default();
         let names: HashSet<&str> = own.iter().map(|own| own.name.value.as_str()).collect();
-        let is_other = |name: &str| !names.contains(name) && !is_set_by_us(name, &parts.artifacts);
+        let Seen { mounts, dir } = self.seen(reader, step, member);
+        let is_set = |name: &str| match name {
+            "PF_JOB_MODE" => member.is_none(),
+            "PF_WORK_DIR" => dir.is_some(),
+            name => is_set_by_us(name, &parts.artifacts),
+        };
+        let is_other = |name: &str| !names.contains(name) && !is_set(name);
         let mut env: Vec<(String, String)> = Vec::with_capacity(step.env.len() + own.len());
         for variable in step.env.iter().filter(|variable| is_other(&variable.name.value)) {
             let value = match (parts.variable)(variable) {
-                // PaddleFlow resets it in jobs of one process.
-                Ok(_) if member.is_none() && variable.name.value == "PF_JOB_MODE" => String::new(),
                 Ok(value) => value,
                 Err(text) => {
                     let at = u16::try_from(env.len()).ok()?;
@@ -146,7 +150,6 @@ impl Jobs<'_> {
             env.push((variable.name.value.clone(), value));
         }
         env.extend(own.iter().map(|variable| (variable.name.value.clone(), variable.value.clone())));
-        let Seen { mounts, dir } = self.seen(reader, step, member);
         let queue = member.and_then(|member| member.queue.clone());
         let queue =
             queue.or_else(|| Self::steer(reader, parts, "PF_JOB_QUEUE_NAME").map(|(value, at)| At { value, at }));
@@ -252,9 +255,11 @@ fn env_of_ray(reader: &mut Reader<'_>, step: &RawStep<'_>) {
     }
 }
 
-/// True for variables of a step that the pipeline overwrites.
+/// True for variables of a step that the pipeline overwrites in every job.
 fn is_set_by_us(name: &str, artifacts: &HashSet<String>) -> bool {
-    SystemParameter::ALL.iter().any(|system| system.name() == name) || artifacts.contains(name)
+    name == "PF_JOB_NAMESPACE"
+        || SystemParameter::ALL.iter().any(|system| system.name() == name)
+        || artifacts.contains(name)
 }
 
 fn policy(step: &RawStep<'_>) -> Policy {

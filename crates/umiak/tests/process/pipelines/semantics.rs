@@ -13,6 +13,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::artifacts_have_their_paths", &[], artifacts)
         .test("pipelines::members_inherit_from_their_step", &[], inheritance)
         .test("pipelines::results_of_earlier_runs_are_used", &[], cache)
+        .test("pipelines::variables_of_the_pipeline_win", &[], variables)
         .test("pipelines::a_retry_keeps_what_ended_well", &[], retry)
         .test("pipelines::secrets_are_nowhere", &[], secrets);
 }
@@ -277,6 +278,29 @@ fn inheritance() {
     assert_eq!((worker["own"].as_str(), server.contains_key("own")), ("command", false));
     let other = document.replace("queue: big", "queue: small");
     Place::default().run(&other, &[]).finish().expect_code(2).expect_err("queue");
+}
+
+/// What PaddleFlow sets wins over the step's `env`, where it sets it.
+fn variables() {
+    let set =
+        "{PF_RUN_ID: x, PF_STEP_NAME: x, PF_JOB_NAMESPACE: x, PF_WORK_DIR: x, PF_JOB_MODE: '{{mode}}', PF_OTHER: x}";
+    let document = |more: &str| {
+        format!("name: p\nentry_points:\n  a: {{command: env, parameters: {{mode: Pod}}, env: {set}}}\n{more}")
+    };
+    let seen = |more: &str| {
+        let place = Place::default();
+        place.run(&document(more), &[]).finish().expect_code(0);
+        let names = ["PF_RUN_ID", "PF_STEP_NAME", "PF_JOB_NAMESPACE", "PF_JOB_MODE", "PF_OTHER"];
+        let variables = place.variables("a", "main-0");
+        let here = place.sandbox.path().canonicalize().expect("the sandbox is there");
+        let work_dir =
+            if variables["PF_WORK_DIR"] == here.to_string_lossy() { "here" } else { &variables["PF_WORK_DIR"] };
+        (names.map(|name| variables[name].clone()).join(" "), work_dir.to_owned())
+    };
+    let ours = "run-000001 a default  x".to_owned();
+    assert_eq!(seen("fs_options: {main_fs: {name: ppl}}\n"), (ours.clone(), "here".to_owned()));
+    // Without a file system there is none to set.
+    assert_eq!(seen(""), (ours, "x".to_owned()));
 }
 
 /// Secrets in parameters reach the step, and nothing that umiak writes or prints contains them.
