@@ -269,6 +269,8 @@ register! {
         "The document asks for something that the engine of `--engine` does not support. An engine that starts gangs restarts them as a whole: `restarts` of a role and `policy: {gang: false}` need an engine that starts each replica separately, as `local` does.";
     J0031, 2, "a directory cannot be mounted",
         "A replica is to see a directory at another path, which the engine `local` does with a mount namespace. Where namespaces are not permitted, the path must lead to the directory. A path that does not exist is made up for the replica, unless a program may write to the directory that should contain it: create it there first.";
+    J0032, 2, "another run uses the artifacts",
+        "`umiak rm --artifacts` removes the artifacts of a run, but another run uses some of them: it is a retry, or found a result in the cache. Remove both runs, or keep the artifacts.";
 }
 
 impl Code {

@@ -55,7 +55,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         umiak_sys::cgroup::clean_all_orphans();
         umiak_sys::memory::clean_all_orphans();
     }
-    take_away(&home, &chosen, arguments.dry_run, arguments.format)
+    take_away(&home, &chosen, &[], arguments.dry_run, arguments.format)
 }
 
 /// When the run ended, or last wrote to its journal if its supervisor died.

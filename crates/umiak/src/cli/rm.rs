@@ -1,9 +1,13 @@
 //! `umiak rm RUN…`: removes runs without a supervisor.
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::pipeline::fingerprint;
+use umiak_core::plan::PipelinePlan;
 
-use crate::history::{Error, Home, Life, RunDir, find_whole, life, remove};
+use crate::history::{Error, Home, Life, RunDir, RunId, find_whole, index, journal, life, remove};
 use crate::views::Output;
 use crate::views::ends::{RemovedRun, RemovedRuns};
 
@@ -14,6 +18,9 @@ pub(super) struct Arguments {
     /// Run id, full number, or name (its newest run)
     #[arg(value_name = "RUN", required = true)]
     run: Vec<String>,
+    /// Remove the artifacts of pipelines too: `.pipeline/RUN` on the main file system
+    #[arg(long)]
+    artifacts: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -39,14 +46,61 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             Ok(Life::Lost | Life::Finished) | Err(_) => {}
         }
     }
-    take_away(&home, &runs, false, arguments.format)
+    let artifacts = if arguments.artifacts { unused_artifacts(&home, &runs)? } else { Vec::new() };
+    take_away(&home, &runs, &artifacts, false, arguments.format)
 }
 
-/// Removes the runs, or only prints what would be removed.
-pub(super) fn take_away(home: &Home, runs: &[RunDir], is_rehearsal: bool, format: Format) -> Done {
-    let removed: Vec<RemovedRun> =
-        runs.iter().map(|run| RemovedRun { run: run.id(), bytes: remove::size(run.path()) }).collect();
+/// The directories of the artifacts of these runs. Fails if a run that stays uses one of them: after a retry, or a hit in
+/// the cache.
+fn unused_artifacts(home: &Home, runs: &[RunDir]) -> Result<Vec<(RunId, PathBuf)>, Diagnostic> {
+    let directories: Vec<(RunId, PathBuf)> = runs.iter().filter_map(|run| Some((run.id(), artifacts(run)?))).collect();
+    if directories.is_empty() {
+        return Ok(directories);
+    }
+    let others = index::entries(home)?.into_iter().map(|entry| entry.run);
+    for other in others.filter(|other| runs.iter().all(|run| run.id() != *other)) {
+        let Some(pipeline) = journal::replay(&RunDir::at(home, other)).ok().and_then(|replay| replay.pipeline) else {
+            continue;
+        };
+        let values = pipeline.nodes().filter_map(|(_, node)| node.values());
+        let mut outputs = values.flat_map(|values| &values.outputs).flat_map(|(_, paths)| paths);
+        let used =
+            outputs.find_map(|path| directories.iter().find(|(_, directory)| Path::new(path).starts_with(directory)));
+        if let Some((run, _)) = used {
+            return Err(Diagnostic::error(Code::J0032, format!("`{other}` uses artifacts of `{run}`"))
+                .hint(format!("remove both: `umiak rm --artifacts {run} {other}`; without `--artifacts` they stay")));
+        }
+    }
+    Ok(directories)
+}
+
+/// The directory of a run's artifacts, if there is one.
+fn artifacts(run: &RunDir) -> Option<PathBuf> {
+    let plan: PipelinePlan = serde_json::from_slice(&umiak_sys::regular::read(&run.plan()).ok()?).ok()?;
+    let directory = fingerprint::artifacts(&plan.pipeline)?.join(run.id().to_string());
+    // A link leads to what may not be the run's.
+    std::fs::symlink_metadata(&directory).is_ok_and(|found| found.is_dir()).then_some(directory)
+}
+
+/// Removes the runs and these directories of artifacts, or only prints what would be removed.
+pub(super) fn take_away(
+    home: &Home,
+    runs: &[RunDir],
+    artifacts: &[(RunId, PathBuf)],
+    is_rehearsal: bool,
+    format: Format,
+) -> Done {
+    let of = |run: RunId| artifacts.iter().filter(move |(other, _)| *other == run).map(|(_, path)| remove::size(path));
+    let removed: Vec<RemovedRun> = runs
+        .iter()
+        .map(|run| RemovedRun { run: run.id(), bytes: remove::size(run.path()) + of(run.id()).sum::<u64>() })
+        .collect();
     if !is_rehearsal {
+        // First: a run that is still there says where they are.
+        for (_, path) in artifacts {
+            std::fs::remove_dir_all(path)
+                .map_err(|error| Diagnostic::failed(&format!("remove `{}`", path.display()), &error))?;
+        }
         remove::remove(home, runs)?;
     }
     let removed = RemovedRuns::new(removed, is_rehearsal);

@@ -14,6 +14,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::members_inherit_from_their_step", &[], inheritance)
         .test("pipelines::results_of_earlier_runs_are_used", &[], cache)
         .test("pipelines::variables_of_the_pipeline_win", &[], variables)
+        .test("pipelines::artifacts_are_removed_on_request", &[], removed)
         .test("pipelines::a_retry_keeps_what_ended_well", &[], retry)
         .test("pipelines::secrets_are_nowhere", &[], secrets);
 }
@@ -301,6 +302,26 @@ fn variables() {
     assert_eq!(seen("fs_options: {main_fs: {name: ppl}}\n"), (ours.clone(), "here".to_owned()));
     // Without a file system there is none to set.
     assert_eq!(seen(""), (ours, "x".to_owned()));
+}
+
+/// `umiak rm` keeps artifacts unless it is asked to remove them, and no run that stays uses them.
+fn removed() {
+    let place = Place::default();
+    let document = "name: p\nentry_points:\n  make: {command: 'echo 1 > {{out}}', artifacts: {output: [out]}}\n  use: {deps: make, command: 'test -e fixed', artifacts: {input: {in: '{{make.out}}'}}}\nfs_options: {main_fs: {name: ppl, sub_path: sub}}\n";
+    std::fs::create_dir(place.sandbox.path().join("sub")).expect("the sandbox can be written");
+    let rm =
+        |words: &[&str], code: i32| place.sandbox.umiak([&["rm"], words].concat()).finish().expect_code(code).err();
+    place.run(document, &[]).finish().expect_code(1);
+    place.file("sub/fixed", "");
+    place.sandbox.umiak(["retry", "run-000001"]).finish().expect_code(0);
+    place.run(document, &[]).finish().expect_code(0);
+    let error = rm(&["--artifacts", "run-000001", "run-000003"], 2);
+    assert!(error.contains("`run-000002` uses artifacts of `run-000001`"), "{error}");
+    assert_eq!(place.sandbox.list("sub/.pipeline"), ["run-000001", "run-000003"]);
+    rm(&["run-000003"], 0);
+    assert_eq!(place.sandbox.list("sub/.pipeline"), ["run-000001", "run-000003"]);
+    rm(&["--artifacts", "run-000001", "run-000002"], 0);
+    assert_eq!(place.sandbox.list("sub/.pipeline"), ["run-000003"]);
 }
 
 /// Secrets in parameters reach the step, and nothing that umiak writes or prints contains them.
