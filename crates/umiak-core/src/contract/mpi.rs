@@ -52,6 +52,8 @@ fn launcher(view: &View<'_>) -> Vec<Variable> {
         ("OMPI_MCA_orte_tmpdir_base", &meeting),
         // Each daemon would bind its processes to the same CPUs as the others of this host.
         ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+        // The daemons would share files of this host.
+        ("PMIX_MCA_gds", "hash"),
         ("PRTE_MCA_prte_default_hostfile", &hosts),
         ("PRTE_MCA_plm_ssh_agent", &shell),
         ("PRTE_MCA_prte_tmpdir_base", &meeting),

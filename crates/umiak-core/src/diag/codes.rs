@@ -271,6 +271,10 @@ register! {
         "A replica is to see a directory at another path, which the engine `local` does with a mount namespace. Where namespaces are not permitted, the path must lead to the directory. A path that does not exist is made up for the replica, unless a program may write to the directory that should contain it: create it there first.";
     J0032, 2, "another run uses the artifacts",
         "`umiak rm --artifacts` removes the artifacts of a run, but another run uses some of them: it is a retry, or found a result in the cache. Remove both runs, or keep the artifacts.";
+    J0033, 1, "a step cannot begin",
+        "A node of a pipeline has failed before it ran anything: its condition has no answer, the list of its loop cannot be read, or a directory or file of its artifacts cannot be made. The message shows the node and the reason. What depends on it does not run.";
+    J0034, 0, "results of earlier runs cannot be used",
+        "A step with `cache` runs although an earlier run may have its result: the inputs, or the record of results, cannot be read. The message shows why.";
 }
 
 impl Code {

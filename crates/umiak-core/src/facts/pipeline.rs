@@ -4,6 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Outcome;
 use crate::model::{OnFailure, Value};
 
 /// A pipeline as it will be run.
@@ -75,6 +76,16 @@ pub enum NodeEnd {
     Skipped,
     /// The result of an earlier run is used.
     Cached,
+}
+
+impl From<Outcome> for NodeEnd {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Succeeded => Self::Succeeded,
+            Outcome::Failed => Self::Failed,
+            Outcome::Interrupted | Outcome::Stopped => Self::Stopped,
+        }
+    }
 }
 
 impl NodeEnd {

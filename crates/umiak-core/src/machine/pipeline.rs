@@ -52,9 +52,18 @@ pub struct Machine {
     /// A failure has stopped the rest.
     failed_fast: bool,
     post: Option<StepIndex>,
+    tally: Tally,
     /// What the start has to do for instances that began earlier.
     inherited: Vec<Effect>,
     observer: Option<Observer>,
+}
+
+/// Numbers of steps. Those that were stopped or cancelled are neither.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Succeeded, skipped, or known from an earlier run.
+    pub done: u32,
+    pub failed: u32,
 }
 
 /// Called for every event of an instance, with the state before it.
@@ -86,6 +95,7 @@ impl Machine {
             stop: None,
             failed_fast: false,
             post: None,
+            tally: Tally::default(),
             inherited: Vec::new(),
             observer: None,
         }
@@ -112,12 +122,7 @@ impl Machine {
                 self.resolved(id, values, what, &mut effects);
             }
             Event::Ended { id, outcome } if self.is(id, State::is_live) => {
-                let end = match outcome {
-                    Outcome::Succeeded => NodeEnd::Succeeded,
-                    Outcome::Failed => NodeEnd::Failed,
-                    Outcome::Interrupted | Outcome::Stopped => NodeEnd::Stopped,
-                };
-                self.end(id, end, &mut effects);
+                self.end(id, outcome.into(), &mut effects);
             }
             Event::Closed { id, result } if self.is(id, |state| state == State::Closing) => match result {
                 Ok(values) => {
@@ -139,6 +144,11 @@ impl Machine {
 
     pub fn is_finished(&self) -> bool {
         self.phase == Phase::Finished
+    }
+
+    /// How steps have ended so far.
+    pub fn tally(&self) -> Tally {
+        self.tally
     }
 
     /// How many steps hold a slot.
@@ -235,6 +245,8 @@ impl Machine {
     }
 
     fn refuse(&mut self, id: StepIndex, reason: String, effects: &mut Vec<Effect>) {
+        // Its steps have not come to be: it counts as one.
+        self.tally.failed += u32::from(self.instances.get(id).kind != Kind::Step);
         effects.push(Effect::Record { id, fact: Fact::Refused { reason } });
         self.end(id, NodeEnd::Failed, effects);
     }
@@ -253,10 +265,18 @@ impl Machine {
             self.slots -= 1;
         }
         instance.state = State::Ended(end);
+        self.count(id, end);
         self.ended.push_back(id);
         // A step that ends as stopped although it was not asked to has failed, too.
         if matches!(end, NodeEnd::Failed | NodeEnd::Stopped) && self.post != Some(id) {
             self.fail_fast(effects);
+        }
+    }
+
+    fn count(&mut self, id: StepIndex, end: NodeEnd) {
+        if self.instances.get(id).kind == Kind::Step {
+            self.tally.done += u32::from(end.is_good());
+            self.tally.failed += u32::from(end == NodeEnd::Failed);
         }
     }
 

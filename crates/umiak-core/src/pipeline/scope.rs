@@ -105,7 +105,7 @@ impl Scope {
             if let Some(dag) = tree.parent(id) {
                 self.loops.insert((dag, tree.node(id)), Loop { id, items: items.clone() });
             }
-            return Ok(if items.is_empty() { Answer::Skip(SkipReason::NoItems) } else { Answer::Loop(items) });
+            return Ok(Answer::Loop(items));
         }
         if let Some(condition) = &node.condition
             && !view.holds(id, condition, read)?
@@ -152,7 +152,7 @@ impl Scope {
         View { scope: self, pipeline, tree }.job(id)
     }
 
-    /// What must be done before a step starts, and before each time it starts again.
+    /// What must be done before a step starts.
     pub fn prepare(&self, pipeline: &Pipeline, tree: &dyn Tree, id: StepIndex) -> Result<Preparation, String> {
         let view = View { scope: self, pipeline, tree };
         let mut preparation = Preparation::default();
@@ -846,7 +846,7 @@ mod tests {
         };
         assert_eq!(over("list", Err("")), Ok(Answer::Loop(vec![Value::Int(1)])));
         assert_eq!(over("json", Err("")), Ok(Answer::Loop(vec![Value::Int(2), Value::Int(3)])));
-        assert_eq!(over("empty", Err("")), Ok(Answer::Skip(SkipReason::NoItems)));
+        assert_eq!(over("empty", Err("")), Ok(Answer::Loop(vec![])));
         assert_eq!(over("<file", Ok("[4]\n")), Ok(Answer::Loop(vec![Value::Int(4)])));
         assert_eq!(
             over("<file", Ok("")).unwrap_err(),
@@ -874,7 +874,7 @@ mod tests {
         let mut tree = Instances::new();
         let mut scope = scope();
         let id = tree.add_loop(ROOT, each);
-        assert_eq!(resolve(&mut scope, &pipeline, &tree, id), Ok(Answer::Skip(SkipReason::NoItems)));
+        assert_eq!(resolve(&mut scope, &pipeline, &tree, id), Ok(Answer::Loop(vec![])));
         let id = tree.add(ROOT, after, None);
         assert_eq!(resolve(&mut scope, &pipeline, &tree, id), Ok(Answer::Run));
         assert_eq!(command(&scope, &pipeline, &tree, id), "of run-000007 [ ]");

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{Lazy, Member, Node, Options, Topology, umiak};
@@ -97,6 +98,8 @@ pub struct Submission {
     /// The parameters given on the command line.
     #[serde(default)]
     pub params: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "Chosen::is_empty")]
+    pub chosen: Chosen,
     /// The run of a pipeline whose finished steps are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<String>,
@@ -114,6 +117,26 @@ pub struct Submission {
     pub environment: BTreeMap<String, String>,
     /// The resolved program of each role of the job. Those of a pipeline's steps are found when they start.
     pub programs: Vec<PathBuf>,
+}
+
+/// What the command line says about a document, beside its parameters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Chosen {
+    /// Steps that are skipped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disabled: Vec<String>,
+    /// Directories of file systems, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filesystems: Vec<(String, String)>,
+    /// Resources of flavours, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flavours: Vec<(String, String)>,
+}
+
+impl Chosen {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The properties of a run, and of a step, that its plan needs.
@@ -298,6 +321,7 @@ pub(super) mod tests {
         let submission = Submission {
             v: SUBMISSION_VERSION,
             params: Vec::new(),
+            chosen: Chosen::default(),
             repeats: None,
             work: Workload::Job(Box::new(job.clone())),
             engine: "local".into(),

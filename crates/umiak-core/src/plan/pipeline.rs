@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::document::Submission;
+use super::document::{Chosen, Submission};
 use super::masked::mask_job;
 use super::{VERSION, Wishes};
 use crate::mask::Known;
@@ -22,6 +22,8 @@ pub struct PipelinePlan {
     /// The parameters given with the document.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub params: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "Chosen::is_empty")]
+    pub chosen: Chosen,
     pub engine: String,
     /// Directory where it was submitted.
     pub directory: PathBuf,
@@ -36,12 +38,13 @@ pub struct PipelinePlan {
 impl PipelinePlan {
     /// The plan with all secrets masked, so that it may be written.
     pub fn new(run: Option<String>, submission: &Submission, pipeline: &Pipeline, known: &Known) -> Self {
-        let Submission { params, engine, wishes, directory, document, .. } = submission;
+        let Submission { params, chosen, engine, wishes, directory, document, .. } = submission;
         let mut plan = Self {
             v: VERSION,
             umiak: env!("CARGO_PKG_VERSION").to_owned(),
             run,
             params: params.clone(),
+            chosen: chosen.clone(),
             engine: engine.clone(),
             directory: directory.clone(),
             document: document.clone(),

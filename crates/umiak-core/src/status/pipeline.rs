@@ -153,11 +153,7 @@ impl NodeStatus {
             Fact::Finished { outcome, exit_code } => {
                 self.job(step).add(record);
                 self.exit_code = Some(*exit_code);
-                let end = match outcome {
-                    Outcome::Succeeded => NodeEnd::Succeeded,
-                    Outcome::Failed => NodeEnd::Failed,
-                    Outcome::Interrupted | Outcome::Stopped => NodeEnd::Stopped,
-                };
+                let end = (*outcome).into();
                 // The verdict on a failure is part of it.
                 if end != NodeEnd::Failed {
                     self.more = None;

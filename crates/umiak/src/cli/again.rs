@@ -12,7 +12,7 @@ use umiak_core::status::{State, Status};
 
 use crate::driver::stop::elsewhere;
 use crate::front::document::begin::{self, Beginning, Early};
-use crate::front::document::submit;
+use crate::front::document::submit::{self, Recorded};
 use crate::history::index::Word;
 use crate::history::journal::{self, Replay};
 use crate::history::{Home, Life, RunDir, life_of, tidy};
@@ -99,7 +99,7 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
                 .hint("`--all` runs everything again"));
         }
         if let Some((submission, text)) =
-            submit::pipeline_again(&run, &arguments.param, |file, params| parse(&run, file, params))?
+            submit::pipeline_again(&run, &arguments.param, |recorded| parse(&run, recorded))?
         {
             let repeats = submission.repeats.clone().filter(|_| !arguments.all);
             let submission = Submission { repeats, ..submission };
@@ -109,7 +109,7 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
         let submission = if arguments.param.is_empty() {
             submit::again(&run)?
         } else {
-            submit::again_with(&run, &arguments.param, |file, params| parse(&run, file, params))?
+            submit::again_with(&run, &arguments.param, |recorded| parse(&run, recorded))?
         };
         let submission = submission.ok_or_else(|| not_a_document(&run, &run.plan()))?;
         let notices = accepted(&run, is_damaged)?;
@@ -128,16 +128,17 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
     ended(arguments.talking, result)
 }
 
-/// Parses the document of a run with other parameters, and with the settings beside the file that was submitted.
-fn parse(run: &RunDir, file: &Path, params: &[(String, String)]) -> Result<Document, Diagnostic> {
+/// Parses the document of a run with other parameters, as it was submitted.
+fn parse(run: &RunDir, recorded: &Recorded<'_>) -> Result<Document, Diagnostic> {
     let first = |diagnostics: Vec<Diagnostic>| {
         let unknown = || Diagnostic::error(Code::J0027, "the document of the run cannot be read");
         diagnostics.into_iter().next().unwrap_or_else(unknown)
     };
     let source = document::read(&run.document())?;
-    let settings = document::settings(file).map_err(|(_, errors)| first(errors))?;
-    let dir = submit::directory()?;
-    formats::parse(&source, &Given { dir: &dir, ..Given::new(params, &settings) }).map_err(first)
+    let Recorded { file, params, chosen, directory: dir } = recorded;
+    let mut settings = document::settings(file).map_err(|(_, errors)| first(errors))?;
+    document::choose(&mut settings, chosen, dir)?;
+    formats::parse(&source, &Given { params, disabled: &chosen.disabled, settings: &settings, dir }).map_err(first)
 }
 
 fn take_up(

@@ -8,6 +8,7 @@ use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic, Source};
 use umiak_core::formats::document;
 use umiak_core::formats::settings::{self, Settings};
+use umiak_core::plan::document::Chosen;
 use umiak_sys::regular;
 
 /// The document of a path; `-` is standard input. A pipe is read too: `umiak run <(generate)`.
@@ -28,6 +29,21 @@ fn bytes(from: impl Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(document::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Adds what the command line says to the settings. Paths start at `dir`.
+pub(super) fn choose(settings: &mut Settings, chosen: &Chosen, dir: &Path) -> Result<(), Diagnostic> {
+    for (name, path) in &chosen.filesystems {
+        settings.filesystems.insert(name.clone(), dir.join(path));
+    }
+    for (name, resources) in &chosen.flavours {
+        let resources = settings::flavour(resources).map_err(|reason| {
+            let message = format!("`--flavour {name}` is not valid");
+            Diagnostic::error(Code::L0001, message).row("reason", reason).hint("write `cpu=1,mem=1Gi,gpu=1`")
+        })?;
+        settings.flavours.insert(name.clone(), resources);
+    }
+    Ok(())
 }
 
 /// The settings for a document: `umiak.toml` beside it, else the user's `umiak/config.toml`, else the defaults. Errors

@@ -10,9 +10,9 @@ use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::Began;
 use umiak_core::formats::launch::OwnFlags;
-use umiak_core::formats::{self, Given, document::Document, pai, settings};
+use umiak_core::formats::{self, Given, document::Document, pai};
 use umiak_core::model::{Exits, JobId, OutputMode, Show, Whose, Workload};
-use umiak_core::plan::document::Submission;
+use umiak_core::plan::document::{Chosen, Submission};
 use umiak_core::plan::{Wishes, capable};
 
 use crate::driver::{Talk, short_signal};
@@ -196,17 +196,10 @@ pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diag
     let source = document::read(&what.file).map_err(one)?;
     let mut settings = document::settings(&what.file).map_err(|(_, diagnostics)| diagnostics)?;
     let dir = submit::directory().map_err(one)?;
-    for (name, path) in &what.fs {
-        settings.filesystems.insert(name.clone(), dir.join(path));
-    }
-    for (name, resources) in &what.flavour {
-        let resources = settings::flavour(resources).map_err(|reason| {
-            let message = format!("`--flavour {name}` is not valid");
-            one(Diagnostic::error(Code::L0001, message).row("reason", reason).hint("write `cpu=1,mem=1Gi,gpu=1`"))
-        })?;
-        settings.flavours.insert(name.clone(), resources);
-    }
-    let given = Given { params: &what.param, disabled: &what.disable, settings: &settings, dir: &dir };
+    let chosen =
+        Chosen { disabled: what.disable.clone(), filesystems: what.fs.clone(), flavours: what.flavour.clone() };
+    document::choose(&mut settings, &chosen, &dir).map_err(one)?;
+    let given = Given { params: &what.param, disabled: &chosen.disabled, settings: &settings, dir: &dir };
     let mut document = formats::parse(&source, &given)?;
     if what.pai_strict {
         let job = match &mut document.work {
@@ -229,12 +222,17 @@ pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diag
     labels.extend(what.label.iter().cloned());
     info!(name = %document.work.name(), engine = engine.word(), jobs = document.work.jobs().count(), "document");
     let can = engine.capabilities();
-    let refused: Vec<Diagnostic> = document.work.jobs().flat_map(|job| capable(job, engine.word(), can)).collect();
+    let mut refused: Vec<Diagnostic> = document.work.jobs().flat_map(|job| capable(job, engine.word(), can)).collect();
+    // Its steps are numbered anew by each supervisor: the next one could not tell which unit belongs to which.
+    if can.adoption && matches!(document.work, Workload::Pipeline(_)) {
+        let message = format!("engine `{}` does not run pipelines", engine.word());
+        refused.push(Diagnostic::error(Code::L0001, message).hint("use `--engine local`"));
+    }
     if !refused.is_empty() {
         return Err(refused);
     }
     let submission = submit::submission(&document, &what.file, &what.param, engine).map_err(one)?;
-    Ok((submission, document))
+    Ok((Submission { chosen, ..submission }, document))
 }
 
 fn inode(run: &RunDir) -> Option<u64> {

@@ -4,10 +4,10 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Began, Fact, Outcome, StopReason, Subject};
+use umiak_core::facts::{Began, Fact, NodeEnd, Outcome, StopReason, Subject};
 use umiak_core::machine::exit_code::STOPPED;
-use umiak_core::model::Exit;
-use umiak_core::status::Status;
+use umiak_core::model::{Exit, StepName};
+use umiak_core::status::{NodeStatus, PipelineStatus, Status};
 
 use super::control::{self, ControlAnswer, ControlOrder};
 use crate::clock::Clock;
@@ -143,11 +143,14 @@ fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
     }
     engine::end_orphans(run.path(), &writer.status().handles)?;
     let clock = Clock::start();
-    let mut facts = vec![super::record::supervised(Began::Resumed)];
-    facts.push(Fact::Stopping { reason: StopReason::User });
-    facts.extend(lost(writer.status()));
-    facts.push(Fact::Finished { outcome: Outcome::Stopped, exit_code: STOPPED });
-    let records = writer.number(clock.now(), facts.into_iter().map(|fact| (None, fact)));
+    let of_run = |fact| (None, fact);
+    let begin = [super::record::supervised(Began::Resumed), Fact::Stopping { reason: StopReason::User }];
+    let mut facts: Vec<(Option<StepName>, Fact)> = begin.into_iter().map(of_run).collect();
+    let nodes = writer.recorded().pipeline.as_deref();
+    facts.extend(nodes.into_iter().flat_map(open_nodes));
+    facts.extend(lost(writer.status()).into_iter().map(of_run));
+    facts.push(of_run(Fact::Finished { outcome: Outcome::Stopped, exit_code: STOPPED }));
+    let records = writer.number(clock.now(), facts);
     let written = writer.append(&records).and_then(|()| writer.sync());
     written.map_err(|error| crate::history::cannot_write(&run.journal(), &error))?;
     drop(writer);
@@ -156,6 +159,24 @@ fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
         let _ = index::append(home, &entry);
     }
     Ok(())
+}
+
+/// The ends of nodes of a pipeline that had begun and not ended, parts before the whole.
+pub(super) fn open_nodes(nodes: &PipelineStatus) -> Vec<(Option<StepName>, Fact)> {
+    let mut facts = Vec::new();
+    let open = |node: &NodeStatus| node.ended().is_none() && node.times().0.is_some();
+    for (name, node) in nodes.nodes().filter(|(_, node)| open(node)).collect::<Vec<_>>().into_iter().rev() {
+        let Ok(name) = StepName::new(name) else { continue };
+        let of_node = |fact| (Some(name.clone()), fact);
+        match node.job_status() {
+            Some(job) => {
+                facts.extend(lost(job).into_iter().map(of_node));
+                facts.push(of_node(Fact::Finished { outcome: Outcome::Stopped, exit_code: STOPPED }));
+            }
+            None => facts.push(of_node(Fact::Left { end: NodeEnd::Stopped })),
+        }
+    }
+    facts
 }
 
 /// Returns the ends of replicas that were live when the supervisor died.

@@ -112,10 +112,7 @@ impl Run {
             tree.update(records, nodes);
         }
         if is_told {
-            // Those that were found, and not kept by a retry, are told by the source of the jobs.
-            let is_found = |fact: &Fact| matches!(fact, Fact::Cached { from_run, .. } if nodes.planned.repeats.as_ref() != Some(from_run));
-            let records = records.iter().filter(|record| !is_found(&record.fact));
-            for line in lines(records, nodes) {
+            for line in lines(records.iter(), nodes) {
                 self.say(|style| line.write(style, &time_of_day()));
             }
         }

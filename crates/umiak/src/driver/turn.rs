@@ -16,6 +16,7 @@ use umiak_sys::files::{self, Contents};
 use super::control::{ControlOrder, Order};
 use super::probe::Prober;
 use super::steps::Steps;
+use super::stop::open_nodes;
 use super::timers::Timers;
 use super::{Door, Driver, JobDriver, JobRun, Run, short_signal, words};
 use crate::engine::{Engine, EngineNews, Swept};
@@ -350,6 +351,10 @@ impl Driver {
         self.run.tell_causes();
         if self.conducted.is_some() {
             code = 128u8.wrapping_add(signal as u8);
+            let nodes = self.run.recorder.recorded().and_then(|status| status.pipeline.as_deref());
+            for (step, fact) in nodes.map(open_nodes).unwrap_or_default() {
+                self.run.recorder.fact(step.as_ref(), fact);
+            }
             self.run.recorder.fact(None, Fact::Finished { outcome: Outcome::Interrupted, exit_code: code });
             self.run.write();
         }

@@ -179,7 +179,7 @@ mod tests {
     use umiak_core::formats::{self, settings::Settings};
     use umiak_core::model::{Host, Port, Workload};
     use umiak_core::plan::command::Resolved;
-    use umiak_core::plan::document::{Granted, RunPlace, SUBMISSION_VERSION, Submission, needs, place};
+    use umiak_core::plan::document::{Chosen, Granted, RunPlace, SUBMISSION_VERSION, Submission, needs, place};
     use umiak_core::plan::{Gpu, Inventory, Ports, Run, STORES, Share, Wishes, finish, layout};
 
     use super::*;
@@ -204,6 +204,7 @@ mod tests {
         let submission = Submission {
             v: SUBMISSION_VERSION,
             params: Vec::new(),
+            chosen: Chosen::default(),
             repeats: None,
             work: Workload::Job(Box::new(job.clone())),
             engine: "local".into(),

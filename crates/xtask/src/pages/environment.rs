@@ -12,7 +12,7 @@ use umiak_core::formats::launch::{Parsed, Spelling, parse};
 use umiak_core::mask::Known;
 use umiak_core::model::{Contract, FIRST_ATTEMPT, Host, Job, JobId, Part, Policy, Port, Role, RoleName, Workload};
 use umiak_core::plan::command::Resolved;
-use umiak_core::plan::document::{self, Granted, RunPlace, SUBMISSION_VERSION, Submission};
+use umiak_core::plan::document::{self, Chosen, Granted, RunPlace, SUBMISSION_VERSION, Submission};
 use umiak_core::plan::{Gpu, Inventory, Plan, Ports, Run, STORES, Share, Wishes, finish, layout};
 
 use super::HEADER;
@@ -260,6 +260,7 @@ fn of_members(sample: &Distributed) -> Vec<[String; 3]> {
     let submission = Submission {
         v: SUBMISSION_VERSION,
         params: Vec::new(),
+        chosen: Chosen::default(),
         repeats: None,
         engine: "local".to_owned(),
         wishes: Wishes::default(),

@@ -148,6 +148,7 @@ impl Machine {
 
     fn adopt_end(&mut self, id: StepIndex, end: NodeEnd) {
         self.instances.get_mut(id).state = State::Ended(end);
+        self.count(id, end);
         self.ended.push_back(id);
         // A recorded failure has the consequences that it had.
         if matches!(end, NodeEnd::Failed | NodeEnd::Stopped) && self.post != Some(id) {

@@ -54,7 +54,7 @@ mod tests {
     use umiak_core::formats::settings::Settings;
     use umiak_core::mask::Known;
     use umiak_core::model::{FIRST_ATTEMPT, StepIndex, Workload};
-    use umiak_core::plan::document::{Granted, RunPlace, Submission, names, needs, place};
+    use umiak_core::plan::document::{Chosen, Granted, RunPlace, Submission, names, needs, place};
     use umiak_core::plan::pool::Given;
     use umiak_core::plan::{Attempt, Wishes};
 
@@ -77,6 +77,7 @@ mod tests {
         let submission = Submission {
             v: 1,
             params: Vec::new(),
+            chosen: Chosen::default(),
             repeats: None,
             work: Workload::Job(Box::new(job.clone())),
             engine: "mock-cluster".into(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tracing::warn;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Fact, NodeEnd, Outcome, PlannedPipeline, StopReason};
+use umiak_core::facts::{Fact, NodeEnd, Outcome, PlannedPipeline, SkipReason, StopReason};
 use umiak_core::machine::job;
 use umiak_core::machine::pipeline::{Effect, Event, Machine, Recorded, Resolution, State};
 use umiak_core::model::{Body, Pipeline, StepIndex, StepName};
@@ -44,18 +44,9 @@ pub(super) struct PipelineSteps {
     gpus: HashMap<StepIndex, u32>,
     /// Steps that wait until GPUs of other steps are free.
     waiting: VecDeque<(StepIndex, bool)>,
-    tally: Tally,
     /// The run was asked to stop.
     stopping: Option<StopReason>,
     end: Option<(Outcome, u8)>,
-}
-
-/// Numbers of steps.
-#[derive(Debug, Default)]
-struct Tally {
-    running: usize,
-    done: usize,
-    failed: usize,
 }
 
 impl PipelineSteps {
@@ -75,7 +66,6 @@ impl PipelineSteps {
         let mut machine = Machine::new(Arc::clone(&pipeline));
         let mut scope = Scope::new(site.run.id().to_string(), site.user());
         let mut recorded = HashMap::new();
-        let mut tally = Tally::default();
         if own.is_some() || repeated.is_some() {
             let repeated = repeated.map(|(status, run)| (status, run.as_str()));
             machine.recover(Recorded { own, repeated });
@@ -90,19 +80,12 @@ impl PipelineSteps {
                 if let Some(values) = recorded_node.values() {
                     scope.restore(&pipeline, &machine, id, values.clone());
                 }
-                if let Some(items) = recorded_node.items() {
+                let is_empty = recorded_node.skipped == Some(SkipReason::NoItems);
+                if let Some(items) = recorded_node.items().or(is_empty.then_some(&[])) {
                     scope.restore_loop(&pipeline, &machine, id, items.to_vec());
                 }
                 if let Some(job) = of_own.filter(|node| node.ended().is_none()).and_then(NodeStatus::job_status) {
                     recorded.insert(name, job.clone());
-                }
-                let node = pipeline.node(machine.node(id));
-                let is_loop = node.items.is_some() && machine.item(id).is_none();
-                let is_step = matches!(node.body, Body::Step(_)) && !is_loop;
-                match machine.state(id) {
-                    Some(State::Ended(end)) if is_step && end.is_good() => tally.done += 1,
-                    Some(State::Ended(NodeEnd::Failed | NodeEnd::Stopped)) if is_step => tally.failed += 1,
-                    _ => {}
                 }
             }
         }
@@ -115,7 +98,6 @@ impl PipelineSteps {
             recorded,
             gpus: HashMap::new(),
             waiting: VecDeque::new(),
-            tally,
             stopping: own.and_then(|own| own.stopping),
             end: None,
         })
@@ -131,18 +113,22 @@ impl PipelineSteps {
         }
     }
 
-    /// Performs an effect. Returns its answer, if it has one.
-    fn perform(&mut self, desk: &mut Desk<'_>, effect: Effect) -> Option<Event> {
+    /// Performs an effect. Returns its answers.
+    fn perform(&mut self, desk: &mut Desk<'_>, effect: Effect) -> Vec<Event> {
         match effect {
             Effect::Record { id, fact } => {
+                if let (Fact::Refused { reason }, Some(name)) = (&fact, self.machine.name(id)) {
+                    let error = cannot_begin(&name, reason.clone());
+                    desk.run.alert(|style| style.diagnostic(&error));
+                }
                 desk.fact(self.machine.name(id).as_ref(), fact);
-                None
+                Vec::new()
             }
-            Effect::Resolve(id) => self.resolve(desk, id),
-            Effect::Run { id, stopping } => self.begin(desk, id, stopping),
+            Effect::Resolve(id) => self.resolve(desk, id).into_iter().collect(),
+            Effect::Run { id, stopping } => self.begin(desk, id, stopping).into_iter().collect(),
             Effect::Close(id) => {
                 let result = self.scope.close(&self.pipeline, &self.machine, id).map(Box::new);
-                Some(Event::Closed { id, result })
+                vec![Event::Closed { id, result }]
             }
             Effect::Stop { ids, force } => {
                 let (waiting, ids): (Vec<StepIndex>, Vec<StepIndex>) =
@@ -150,16 +136,14 @@ impl PipelineSteps {
                 desk.acts.push_back(Act::Stop { ids, force });
                 // They end without having begun.
                 self.waiting.retain(|(id, _)| !waiting.contains(id));
-                for id in waiting {
-                    let name = self.machine.name(id);
-                    desk.fact(name.as_ref(), Fact::Finished { outcome: Outcome::Stopped, exit_code: STOPPED });
-                    self.apply(desk, Event::Ended { id, outcome: Outcome::Stopped });
+                for id in &waiting {
+                    desk.fact(self.machine.name(*id).as_ref(), Fact::Left { end: NodeEnd::Cancelled });
                 }
-                None
+                waiting.into_iter().map(|id| Event::Ended { id, outcome: Outcome::Stopped }).collect()
             }
             Effect::Finish(outcome) => {
                 self.end = Some((outcome, self.code(outcome)));
-                None
+                Vec::new()
             }
         }
     }
@@ -204,12 +188,6 @@ impl PipelineSteps {
         let what = match found {
             Found::Result(Cached { run, step, outputs, .. }) => {
                 self.scope.reuse(id, outputs);
-                self.tally.done += 1;
-                if desk.run.style.plain
-                    && let Some(name) = self.machine.name(id)
-                {
-                    desk.run.progress("Cached", &[format!("{name} from {run}")]);
-                }
                 Resolution::Cached { run: run.to_string(), step }
             }
             Found::Nothing => Resolution::Run,
@@ -217,7 +195,7 @@ impl PipelineSteps {
                 let name = self.machine.name(id);
                 let message =
                     format!("step `{}` cannot use results of earlier runs", name.as_ref().map_or("", StepName::as_str));
-                let notice = Diagnostic::notice(Code::J0023, message).row("reason", reason);
+                let notice = Diagnostic::notice(Code::J0034, message).row("reason", reason);
                 desk.run.record_notice(name.as_ref(), &notice);
                 desk.run.say(|style| style.diagnostic(&notice));
                 Resolution::Run
@@ -246,7 +224,6 @@ impl PipelineSteps {
     fn begin(&mut self, desk: &mut Desk<'_>, id: StepIndex, stopping: bool) -> Option<Event> {
         match self.place(desk, id, stopping) {
             Ok(Some(job)) => {
-                self.tally.running += 1;
                 desk.acts.push_back(Act::Begin { job: Box::new(job), stopping });
                 None
             }
@@ -259,7 +236,6 @@ impl PipelineSteps {
                 let name = self.machine.name(id);
                 desk.run.alert(|style| style.diagnostic(&error));
                 desk.fact(name.as_ref(), Fact::Refused { reason: reason(&error) });
-                self.tally.failed += 1;
                 Some(Event::Ended { id, outcome: Outcome::Failed })
             }
         }
@@ -289,6 +265,12 @@ impl PipelineSteps {
             machine.recover(&status, job::Again::Unfinished, &|_| false);
         }
         Ok(Some(JobRun::new(Some(name), machine, Arc::new(plan), pool)))
+    }
+
+    /// Numbers of steps that are done, and that have failed.
+    fn tally(&self) -> [usize; 2] {
+        let tally = self.machine.tally();
+        [tally.done, tally.failed].map(|count| count as usize)
     }
 
     /// GPUs of this run that no other step has.
@@ -356,11 +338,6 @@ impl Steps for PipelineSteps {
     fn ended(&mut self, desk: &mut Desk<'_>, job: JobRun, outcome: Outcome) {
         let id = job.machine.step_index();
         self.gpus.remove(&id);
-        self.tally.running -= 1;
-        match outcome {
-            Outcome::Succeeded => self.tally.done += 1,
-            Outcome::Failed | Outcome::Interrupted | Outcome::Stopped => self.tally.failed += 1,
-        }
         self.keep_result(desk.run, id, outcome);
         self.apply(desk, Event::Ended { id, outcome });
         self.begin_waiting(desk);
@@ -378,8 +355,11 @@ impl Steps for PipelineSteps {
     fn hear(&mut self, desk: &mut Desk<'_>) {
         let now = desk.run.clock.now().as_micros();
         for (id, found) in self.results.as_mut().map(|results| results.hear(now)).unwrap_or_default() {
-            let event = self.found(desk, id, found);
-            self.apply(desk, event);
+            // Its step may have been cancelled meanwhile.
+            if self.machine.state(id) == Some(State::Resolving) {
+                let event = self.found(desk, id, found);
+                self.apply(desk, event);
+            }
         }
     }
 
@@ -388,7 +368,8 @@ impl Steps for PipelineSteps {
     }
 
     fn status(&self, run: &Run) -> StatusLine {
-        let Tally { running, done, failed } = self.tally;
+        let [done, failed] = self.tally();
+        let running = (self.machine.slots() as usize).saturating_sub(self.waiting.len());
         let (all, stopping) = (self.pipeline.steps().max(running + done + failed), self.stopping.is_some());
         let job = format!("{} {}", self.site.run.id(), self.pipeline.name);
         StatusLine { job, since: run.clock.started(), doing: Activity::Steps { done, all, running, failed, stopping } }
@@ -397,7 +378,7 @@ impl Steps for PipelineSteps {
     fn tell_end(&self, run: &Run) {
         let Some((outcome, code)) = self.end else { return };
         let took = duration(run.clock.started().elapsed());
-        let Tally { done, failed, .. } = self.tally;
+        let [done, failed] = self.tally();
         let id = self.site.run.id();
         match outcome {
             Outcome::Succeeded => run.progress("Finished", &[format!("{} in {took}", steps(done)), id.to_string()]),
@@ -417,12 +398,12 @@ fn steps(count: usize) -> String {
 }
 
 fn cannot_begin(step: &StepName, reason: String) -> Diagnostic {
-    Diagnostic::error(Code::J0020, format!("step `{step}` cannot begin")).row("reason", reason)
+    Diagnostic::error(Code::J0033, format!("step `{step}` cannot begin")).row("reason", reason)
 }
 
-/// A diagnostic in one line: its reason, or its sentence with what was seen.
+/// A diagnostic in one line: its sentence with what was seen. That a step cannot begin is known already.
 fn reason(error: &Diagnostic) -> String {
-    if let Some((_, reason)) = error.rows.iter().find(|(name, _)| name == "reason") {
+    if let (Code::J0033, [(_, reason)]) = (error.code, error.rows.as_slice()) {
         return reason.clone();
     }
     let seen: Vec<String> = error.rows.iter().map(|(name, value)| format!("{name} {value}")).collect();

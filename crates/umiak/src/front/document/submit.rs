@@ -11,7 +11,7 @@ use umiak_core::formats::document::Document;
 use umiak_core::formats::pai;
 use umiak_core::mask::{Known, MASK};
 use umiak_core::model::{Job, Role, Workload};
-use umiak_core::plan::document::{SUBMISSION_VERSION as VERSION, Submission};
+use umiak_core::plan::document::{Chosen, SUBMISSION_VERSION as VERSION, Submission};
 use umiak_core::plan::{self, MAX_VARIABLE, PipelinePlan, Plan, Wishes};
 
 use super::mounts::check_mounts;
@@ -42,6 +42,7 @@ pub(crate) fn submission(
         v: VERSION,
         work,
         params,
+        chosen: Chosen::default(),
         repeats: None,
         engine,
         wishes,
@@ -100,6 +101,7 @@ pub(crate) fn again(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
         v: VERSION,
         work,
         params,
+        chosen: Chosen::default(),
         repeats: None,
         engine,
         wishes,
@@ -111,12 +113,21 @@ pub(crate) fn again(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
     }))
 }
 
+/// How the document of a run was given.
+pub(crate) struct Recorded<'a> {
+    pub(crate) file: &'a Path,
+    pub(crate) params: &'a [(String, String)],
+    pub(crate) chosen: &'a Chosen,
+    /// Where it was submitted.
+    pub(crate) directory: &'a Path,
+}
+
 /// The submission of a pipeline whose run has ended, and the text of its document, for a new run. `None` if it was not a
 /// pipeline. `parse` reads the document: with other parameters, or if secrets are missing in the plan.
 pub(crate) fn pipeline_again(
     run: &RunDir,
     given: &[(String, String)],
-    parse: impl FnOnce(&Path, &[(String, String)]) -> Result<Document, Diagnostic>,
+    parse: impl FnOnce(&Recorded<'_>) -> Result<Document, Diagnostic>,
 ) -> Result<Option<(Submission, String)>, Diagnostic> {
     #[derive(Deserialize)]
     struct Kind {
@@ -127,7 +138,7 @@ pub(crate) fn pipeline_again(
         _ => return Ok(None),
     }
     let Some(plan) = read_versioned::<PipelinePlan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
-    let PipelinePlan { params, engine, directory, document, wishes, pipeline, whole, .. } = plan;
+    let PipelinePlan { params, chosen, engine, directory, document, wishes, pipeline, whole, .. } = plan;
     let params = with_params(params, given)?;
     let bytes = umiak_sys::regular::read(&run.document()).map_err(|error| {
         Diagnostic::error(Code::J0027, "the document of the run cannot be read").row("reason", error.to_string())
@@ -140,7 +151,8 @@ pub(crate) fn pipeline_again(
             Diagnostic::error(Code::J0025, "the secrets of an ended run are not kept").hint("run the document again")
         );
     } else {
-        let Document { mut work, secrets, .. } = parse(&document, &params)?;
+        let recorded = Recorded { file: &document, params: &params, chosen: &chosen, directory: &directory };
+        let Document { mut work, secrets, .. } = parse(&recorded)?;
         let (name, labels) = work.head();
         (*name, *labels) = (pipeline.name, pipeline.labels);
         (work, secrets)
@@ -148,8 +160,20 @@ pub(crate) fn pipeline_again(
     let (environment, programs) = (inventory::environment(), Vec::new());
     let repeats = Some(run.id().to_string());
     let v = VERSION;
-    let submission =
-        Submission { v, work, params, repeats, engine, wishes, known, directory, document, environment, programs };
+    let submission = Submission {
+        v,
+        work,
+        params,
+        chosen,
+        repeats,
+        engine,
+        wishes,
+        known,
+        directory,
+        document,
+        environment,
+        programs,
+    };
     Ok(Some((submission, text)))
 }
 
@@ -178,13 +202,15 @@ fn with_params(
 pub(crate) fn again_with(
     run: &RunDir,
     given: &[(String, String)],
-    parse: impl FnOnce(&Path, &[(String, String)]) -> Result<Document, Diagnostic>,
+    parse: impl FnOnce(&Recorded<'_>) -> Result<Document, Diagnostic>,
 ) -> Result<Option<Submission>, Diagnostic> {
     let Some(plan) = read_versioned::<Plan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
     let Plan { job: old, params, engine, wishes, directory, document, .. } = plan;
     let Some(document) = document else { return Ok(None) };
     let params = with_params(params, given)?;
-    let Document { work, secrets: mut known, .. } = parse(&document, &params)?;
+    let chosen = Chosen::default();
+    let recorded = Recorded { file: &document, params: &params, chosen: &chosen, directory: &directory };
+    let Document { work, secrets: mut known, .. } = parse(&recorded)?;
     let Workload::Job(mut job) = work else { return Ok(None) };
     let shape = |job: &Job| job.roles.iter().map(|role| (role.name.clone(), role.replicas)).collect::<Vec<_>>();
     if shape(&job) != shape(&old) {
@@ -206,6 +232,7 @@ pub(crate) fn again_with(
         v: VERSION,
         work,
         params,
+        chosen: Chosen::default(),
         repeats: None,
         engine,
         wishes,

@@ -14,10 +14,14 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::control::stopped_at_once", &[], stopped_at_once)
         .test("pipelines::control::stopped_while_the_post_step_runs", &[], stopped_late)
         .test("pipelines::control::killed_while_the_post_step_runs", &[], killed_late)
-        .test("pipelines::control::stopped_after_a_failure", &[], stopped_after_a_failure);
+        .test("pipelines::control::stopped_after_a_failure", &[], stopped_after_a_failure)
+        .test("pipelines::control::stopped_after_its_supervisor_died", &[], stopped_after_death)
+        .test("pipelines::control::retried_with_another_parameter", &[], retried)
+        .test("pipelines::control::a_refused_node_is_explained", &[], explained);
 }
 
 const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
 
 /// Steps that run until they are stopped: one in a loop, one of two processes. `stubborn` ignores requests to end.
 fn document(stubborn: bool) -> String {
@@ -128,6 +132,40 @@ fn stopped_after_a_failure() {
     assert_eq!(reasons.first().map(String::as_str), Some("step_failed"), "{reasons:?}");
     let ended = place.journal().into_iter().find(|fact| fact["type"] == "ended" && fact["step"] == "b");
     assert_ne!(ended.expect("it has ended")["exit"]["signal"], 9);
+}
+
+/// Nothing that had begun looks as if it still ran.
+fn stopped_after_death() {
+    let place = Place::default();
+    let running = place.run(&document(false), &[]).start();
+    wait(&running);
+    running.signal(SIGKILL);
+    running.finish_unchecked();
+    place.sandbox.umiak(["stop", "run-000001"]).finish().expect_code(0);
+    place.expect_ends("stopped, long stopped, long.0 stopped, long.1 stopped, train stopped");
+    let shown = place.sandbox.umiak(["show", "run-000001"]).finish();
+    assert!(!shown.out().contains("running"), "{}", shown.out());
+}
+
+/// What the command line said about the document holds for the new run too.
+fn retried() {
+    let place = Place::default();
+    let document = "name: p\nentry_points:\n  a: {command: 'exit 1'}\n  b: {parameters: {n: 1}, command: 'test {{n}} = 2 && echo {{n}} > {{out}}', artifacts: {output: [out]}}\nfs_options: {main_fs: {name: here}}\n";
+    place.file("elsewhere/x", "");
+    place.run(document, &["--disable", "a", "--fs", "here=elsewhere"]).finish().expect_code(1);
+    place.sandbox.umiak(["retry", "run-000001", "-p", "b.n=2"]).finish().expect_code(0);
+    place.expect_ends_of("run-000002", "succeeded, a skipped: disabled, b succeeded");
+    assert!(place.sandbox.path().join("elsewhere/.pipeline/run-000002").is_dir());
+}
+
+fn explained() {
+    let place = Place::default();
+    let document = "name: p\nentry_points:\n  a: {command: 'true', parameters: {n: 3}, condition: '{{n}} + 1'}\n";
+    let outcome = place.run(document, &[]).finish();
+    outcome.expect_code(1);
+    for text in ["error[J0033]: step `a` cannot begin", "failed 1 step after"] {
+        assert!(outcome.err().contains(text), "{}", outcome.err());
+    }
 }
 
 /// The run as a whole is being stopped.

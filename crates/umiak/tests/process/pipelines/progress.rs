@@ -77,7 +77,7 @@ const LAST_TREE: [&str; 9] = [
     "✓ train",
     "✓ evaluate",
     "✓ notify (post)",
-    "Finished 8 steps in",
+    "Finished 9 steps in",
 ];
 
 fn tree() {
@@ -137,7 +137,7 @@ fn failure() {
     let lines = scrolled(&bytes);
     let at =
         |text: &str| lines.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {lines:#?}"));
-    let order = [at("✗ a"), at("⊘ b"), at("⊘ c"), at("✗ step a"), at("Failed 2 steps")];
+    let order = [at("✗ a"), at("⊘ b"), at("⊘ c"), at("✗ step a"), at("Failed 1 step")];
     assert!(order.is_sorted(), "{}", lines.join("\n"));
     assert!(lines[at("✗ a")].ends_with("main-0 exited with 3: ValueError: bad table"), "{}", lines.join("\n"));
     assert_eq!(lines.iter().filter(|line| line.contains("✗ step a")).count(), 1);
@@ -221,7 +221,7 @@ fn lines() {
         "evaluate finished",
         "notify started",
         "notify finished",
-        "finished 6 steps",
+        "finished 7 steps",
     ];
     assert_eq!(untimed(&outcome.err()), expected);
 }
