@@ -12,7 +12,7 @@ use crate::holders::{self, LeaseHolder};
 /// Number of blocks: 127.1.0.x to 127.254.255.x. Other programs expect to use the rest.
 const BLOCKS: u64 = 254 * 256;
 /// Addresses in a block: without the first and the last, which look like network and broadcast addresses.
-const SIZE: u32 = 254;
+pub const SIZE: u32 = 254;
 
 /// Holds one block until dropped.
 #[derive(Debug)]

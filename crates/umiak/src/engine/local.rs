@@ -14,6 +14,7 @@ use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Exit, Instance, Mount, Slot, SpawnError, SpawnStage, StepIndex, StopHow};
 use umiak_core::plan::{Plan, Process, Remote};
+use umiak_sys::addresses;
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian, GuardianOptions};
@@ -49,6 +50,8 @@ pub(crate) struct Local {
     /// Why another guardian could not be started; not reported yet.
     not_revived: Option<String>,
     common: Common,
+    /// What the guardian was told last.
+    told_grace: Option<Duration>,
     remove: Vec<PathBuf>,
     /// What another guardian gets if this one is killed.
     held: Held,
@@ -58,8 +61,29 @@ pub(crate) struct Local {
 #[derive(Debug, Default)]
 struct Held {
     leases: BTreeMap<u32, Leases>,
+    pool: Pool,
     locks: Vec<OwnedFd>,
     connection: Option<(OwnedFd, Vec<u8>)>,
+}
+
+/// Addresses for the steps of a pipeline, each given once. A block is leased at a time: most steps need one address, and
+/// each would wait for the guardian otherwise.
+#[derive(Debug, Default)]
+struct Pool {
+    /// Those of the newest block that no step has had, the next one last.
+    free: Vec<Ipv4Addr>,
+    /// Number of blocks so far.
+    blocks: u32,
+    /// How many hold each block: steps, and the pool the newest one.
+    holders: BTreeMap<u32, u32>,
+    of_step: BTreeMap<u32, u32>,
+}
+
+impl Pool {
+    /// The number under which the newest block is leased; steps have small ones.
+    fn newest(&self) -> u32 {
+        u32::MAX - self.blocks
+    }
 }
 
 /// The leases of a job.
@@ -85,6 +109,7 @@ impl Local {
             early: Vec::new(),
             not_revived: None,
             common,
+            told_grace: None,
             remove: Vec::new(),
             held: Held::default(),
         })
@@ -205,9 +230,14 @@ impl Local {
         true
     }
 
+    fn tell_grace(&mut self, grace: Duration) {
+        self.told_grace = Some(grace);
+        self.send(&Command::Grace { millis: grace.as_millis() as u64 });
+    }
+
     /// Gives a new guardian what the last one held.
     fn restore(&mut self) -> Result<(), String> {
-        self.send(&Command::Grace { millis: self.common.grace.as_millis() as u64 });
+        self.tell_grace(self.common.grace);
         self.send(&Command::RemoveAtEnd(self.remove.iter().map(|path| bytes(path)).collect()));
         let held = std::mem::take(&mut self.held);
         for lock in &held.locks {
@@ -252,6 +282,43 @@ impl Local {
         Some(addresses)
     }
 
+    /// An address of the pool for each replica of a step.
+    fn pooled_addresses(&mut self, step: StepIndex, count: u32) -> Option<Vec<Ipv4Addr>> {
+        let count = count as usize;
+        if self.held.pool.free.len() < count {
+            let before = self.held.pool.newest();
+            self.held.pool.blocks += 1;
+            let newest = self.held.pool.newest();
+            let mut free = self.ask_addresses(StepIndex(newest), addresses::SIZE, fastrand::u64(..))?;
+            free.reverse();
+            self.held.pool.free = free;
+            self.held.pool.holders.insert(newest, 1);
+            self.let_go(before);
+        }
+        let pool = &mut self.held.pool;
+        let newest = pool.newest();
+        pool.of_step.insert(step.0, newest);
+        *pool.holders.entry(newest).or_default() += 1;
+        let rest = pool.free.len().saturating_sub(count);
+        Some(pool.free.split_off(rest))
+    }
+
+    /// One holder less of a block of addresses.
+    fn let_go(&mut self, block: u32) {
+        let Some(holders) = self.held.pool.holders.get_mut(&block) else { return };
+        *holders -= 1;
+        if *holders == 0 {
+            self.held.pool.holders.remove(&block);
+            self.give_back(block);
+        }
+    }
+
+    fn give_back(&mut self, job: u32) {
+        if self.held.leases.remove(&job).is_some() {
+            self.send(&Command::Release { job });
+        }
+    }
+
     fn ask_gpus(&mut self, step: StepIndex, candidates: Vec<u32>, count: u32) -> Option<Vec<u32>> {
         let held = self.ask(&Command::LeaseGpus { job: step.0, candidates, count }, |notice| match notice {
             Notice::Gpus(minors) => Some(minors.clone()),
@@ -273,7 +340,13 @@ impl Engine for Local {
 
     fn lease_addresses(&mut self, step: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
         debug!(step = step.0, addresses = count, "lease");
-        let addresses = self.ask_addresses(step, count, fastrand::u64(..)).ok_or_else(|| lost("replicas"))?;
+        let is_pooled = step != StepIndex::default() && count < addresses::SIZE;
+        let addresses = if is_pooled {
+            self.pooled_addresses(step, count)
+        } else {
+            self.ask_addresses(step, count, fastrand::u64(..))
+        };
+        let addresses = addresses.ok_or_else(|| lost("replicas"))?;
         if (addresses.len() as u32) < count {
             return Err(too_few_addresses(count, addresses.len()));
         }
@@ -311,8 +384,10 @@ impl Engine for Local {
     }
 
     fn release(&mut self, step: StepIndex) {
-        self.held.leases.remove(&step.0);
-        self.send(&Command::Release { job: step.0 });
+        self.give_back(step.0);
+        if let Some(block) = self.held.pool.of_step.remove(&step.0) {
+            self.let_go(block);
+        }
     }
 
     /// Fails if a port that the document names is not free on the replica's own address. If another process listens on
@@ -334,7 +409,9 @@ impl Engine for Local {
     }
 
     fn share(&mut self, common: Common) {
-        self.send(&Command::Grace { millis: common.grace.as_millis() as u64 });
+        if self.told_grace != Some(common.grace) {
+            self.tell_grace(common.grace);
+        }
         self.common = common;
     }
 
