@@ -169,6 +169,8 @@ pub(crate) trait Door {
     fn stopping(&mut self, _core: &mut Core<'_>, _: &[AttemptId]) {}
     /// Called when an attempt has ended.
     fn ended(&mut self, _core: &Core<'_>, _id: AttemptId, _end: &End) {}
+    /// Called before the driver waits, and at its end: does what nothing waits for.
+    fn settled(&mut self) {}
     /// True if the next attempt of the whole job uses the same ports.
     fn keeps_ports(&self) -> bool {
         true

@@ -165,6 +165,7 @@ impl Driver {
     fn turn(&mut self) -> Result<(), Diagnostic> {
         // When many attempts end at once, all facts of the previous round take one write.
         self.with_first(|job| job.flush());
+        self.door.settled();
         let stage = self.stage();
         let (now, door_at) = (self.run.clock.now(), self.door.deadline());
         let timeout = self.next_at(stage).map(|at| at.since(now));
@@ -335,6 +336,7 @@ impl Driver {
     /// Exits on the third signal without waiting for replicas. Closing our end of the guardian's socket makes it finish
     /// alone; the end is recorded here, so that the run does not look like one whose supervisor died.
     fn leave(mut self) -> Result<u8, Diagnostic> {
+        self.door.settled();
         let mut code = 125;
         let signal = self.run.last_signal;
         self.each(|job| {
@@ -367,6 +369,7 @@ impl Driver {
 
     /// Records the end of the run, and removes what only a live run needs.
     fn finish(mut self) -> Result<u8, Diagnostic> {
+        self.door.settled();
         let (_, code) = self.end().unwrap_or((Outcome::Failed, 125));
         self.with_first(|job| {
             job.door.close(&mut job.core);

@@ -1,6 +1,7 @@
 //! What only documents have: a directory per attempt.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use umiak_core::contract::Variable;
 use umiak_core::facts::Finding;
@@ -24,6 +25,8 @@ pub(super) struct DocumentDoor {
     unset: Vec<String>,
     /// Variables of the submitter that this process does not have, or with other values.
     given: Vec<Variable>,
+    /// How attempts have ended, to be written to their directories.
+    ends: Vec<(PathBuf, String)>,
 }
 
 impl DocumentDoor {
@@ -32,7 +35,7 @@ impl DocumentDoor {
         let ours = crate::host::environment();
         let unset = ours.keys().filter(|name| !environment.contains_key(*name)).cloned().collect();
         let given = environment.into_iter().filter(|(name, value)| ours.get(name) != Some(value)).collect();
-        Self { run, known, unset, given }
+        Self { run, known, unset, given, ends: Vec::new() }
     }
 }
 
@@ -108,7 +111,13 @@ impl Door for DocumentDoor {
                 by_us: *by_us,
                 usage: *usage,
             };
-            tasks::write_end(&dir, &record);
+            self.ends.extend(tasks::end_file(&dir, &record));
+        }
+    }
+
+    fn settled(&mut self) {
+        for (path, text) in self.ends.drain(..) {
+            tasks::write_end(&path, &text);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use umiak_core::contract::{Variable, mpi};
@@ -153,11 +153,15 @@ pub(super) struct EndRecord<'a> {
     pub(super) usage: Option<Usage>,
 }
 
-/// Writes `exit.json`. Errors are ignored: the journal records the end too.
-pub(super) fn write_end(dir: &Path, end: &EndRecord<'_>) {
-    if let Ok(text) = serde_json::to_string(end) {
-        let _ = write(&dir.join("exit.json"), 0o644, format!("{text}\n").as_bytes());
-    }
+/// The path of `exit.json`, and its text.
+pub(super) fn end_file(dir: &Path, end: &EndRecord<'_>) -> Option<(PathBuf, String)> {
+    let text = serde_json::to_string(end).ok()?;
+    Some((dir.join("exit.json"), text + "\n"))
+}
+
+/// Writes it. Errors are ignored: the journal records the end too.
+pub(super) fn write_end(path: &Path, text: &str) {
+    let _ = write(path, 0o644, text.as_bytes());
 }
 
 #[cfg(test)]
