@@ -49,14 +49,14 @@ pub(super) fn show((submission, document): &(Submission, Document), graph: Optio
     tell(&document.notices);
     let job = match &submission.work {
         Workload::Job(job) => job,
+        Workload::Pipeline(_) if graph.is_none() && format.output == Output::Quiet => return print_text(""),
         Workload::Pipeline(pipeline) => {
             let plan = ManuallyDrop::new(PipelinePlan::new(None, submission, pipeline, &secrets::learn(submission)));
             let style = format.style();
             return match (graph, format.output) {
                 (Some(graph), _) => print_text(&Drawing { pipeline: &plan.pipeline, run: None }.draw(graph, &style)),
                 (None, Output::Json) => print_json(&*plan),
-                (None, Output::Quiet) => print_text(""),
-                (None, Output::Human) => print_text(&pipeline_text(&style, &plan)),
+                (None, Output::Human | Output::Quiet) => print_text(&pipeline_text(&style, &plan)),
             };
         }
     };

@@ -7,6 +7,7 @@
 //!
 //! Any bytes are safe: size, depth, nodes and replayed aliases are limited.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -201,12 +202,35 @@ fn closed(source: &Source, start: Span, last: Option<Span>, bracket: char) -> Sp
     Span::new(start.start, close)
 }
 
+/// The keys of a mapping so far. Most have few, which are compared faster than hashed.
+#[derive(Default)]
+struct Seen<'n> {
+    few: Vec<(&'n str, Span)>,
+    many: HashMap<&'n str, Span>,
+}
+
+impl<'n> Seen<'n> {
+    const FEW: usize = 8;
+
+    /// Where this key was before. `count` is the number of all keys.
+    fn insert(&mut self, key: &'n str, at: Span, count: usize) -> Option<Span> {
+        if count > Self::FEW {
+            return self.many.insert(key, at);
+        }
+        if let Some((_, known)) = self.few.iter_mut().find(|(other, _)| *other == key) {
+            return Some(std::mem::replace(known, at));
+        }
+        self.few.push((key, at));
+        None
+    }
+}
+
 /// Reports duplicate keys in one mapping.
 fn twice(source: &Source, entries: &[(Node, Node)], errors: &mut Collected) {
-    let mut seen = std::collections::HashMap::new();
+    let mut seen = Seen::default();
     for (key, _) in entries {
         let Value::Scalar(scalar) = &key.value else { continue };
-        if let Some(first) = seen.insert(scalar.text.as_str(), key.at) {
+        if let Some(first) = seen.insert(&scalar.text, key.at, entries.len()) {
             errors.add(|| {
                 Diagnostic::error(Code::F0006, format!("duplicate key `{}`", shortened(&scalar.text)))
                     .label(source.label(key.at, "again here"))
