@@ -66,6 +66,11 @@ impl State {
     pub(super) fn is_live(self) -> bool {
         matches!(self, Self::Running | Self::Stopping | Self::Killing)
     }
+
+    /// False while it waits or is being resolved.
+    pub(super) fn has_begun(self) -> bool {
+        !matches!(self, Self::Waiting | Self::Ready | Self::Resolving)
+    }
 }
 
 /// Ends of parts, from the best to the worst.

@@ -16,6 +16,13 @@ pub struct Recorded<'a> {
     pub repeated: Option<(&'a PipelineStatus, &'a str)>,
 }
 
+impl<'a> Recorded<'a> {
+    /// What this run has recorded of a node that has begun in it.
+    fn begun(self, name: &str) -> Option<&'a NodeStatus> {
+        self.own.and_then(|own| own.node(name)).filter(|recorded| has_begun(recorded))
+    }
+}
+
 /// Where the parts of a DAG or loop come from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Origin<'a> {
@@ -52,6 +59,13 @@ impl Machine {
         }
     }
 
+    /// The facts that an instance has continued from. `None` if it begins in this run: then nothing that another run has
+    /// recorded about it counts, such as the paths of its artifacts.
+    pub fn continued<'a>(&self, id: StepIndex, recorded: Recorded<'a>) -> Option<&'a NodeStatus> {
+        let name = self.name(id).filter(|_| self.instances.get(id).state.has_begun())?;
+        recorded.begun(name.as_str()).or_else(|| recorded.repeated.and_then(|(status, _)| status.node(name.as_str())))
+    }
+
     /// The post step, if it has begun or was cancelled. A run that repeats another has its own.
     fn recover_post(&mut self, own: &PipelineStatus, from: Origin<'_>) {
         let Some(node) = self.pipeline.post else { return };
@@ -66,9 +80,8 @@ impl Machine {
     /// Gives an instance the state that is recorded for it. Returns false if it has not begun.
     pub(super) fn adopt(&mut self, id: StepIndex, from: Origin<'_>) -> bool {
         let name = self.name(id).map(String::from).unwrap_or_default();
-        let Recorded { own, repeated } = from.recorded;
-        let own = own.and_then(|own| own.node(&name)).filter(|recorded| has_begun(recorded));
-        let repeated = repeated.and_then(|(status, run)| Some((status.node(&name)?, run)));
+        let own = from.recorded.begun(&name);
+        let repeated = from.recorded.repeated.and_then(|(status, run)| Some((status.node(&name)?, run)));
         let adopted = match (own, repeated) {
             (Some(recorded), _) => self.resume(id, recorded, from),
             (None, Some((recorded, run))) => self.repeat(id, &name, recorded, run, from),

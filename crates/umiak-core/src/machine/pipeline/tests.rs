@@ -487,6 +487,10 @@ fn a_repeated_run_keeps_what_has_ended_well() {
     play.end("dag.y", Failed);
     assert_eq!(play.end("post", Succeeded), ["finish Failed"]);
     let mut next = play.again(true);
+    let repeated = play.status.pipeline.as_deref().map(|status| (status, "run-1"));
+    let continues = |name| next.machine.continued(next.id(name), Recorded { own: None, repeated }).is_some();
+    assert!(["a", "skip", "split", "split.0", "dag", "dag.x"].into_iter().all(continues));
+    assert!(!["split.1", "split.2", "dag.y"].into_iter().any(continues), "it runs again, with values of its own");
     assert_eq!(
         next.start(),
         [

@@ -67,14 +67,10 @@ impl PipelineSteps {
         let mut scope = Scope::new(site.run.id().to_string(), site.user());
         let mut recorded = HashMap::new();
         if own.is_some() || repeated.is_some() {
-            let repeated = repeated.map(|(status, run)| (status, run.as_str()));
-            machine.recover(Recorded { own, repeated });
+            let before = Recorded { own, repeated: repeated.map(|(status, run)| (status, run.as_str())) };
+            machine.recover(before);
             for id in (0..machine.len()).map(StepIndex) {
-                let Some(name) = machine.name(id) else { continue };
-                let of_own = own.and_then(|own| own.node(name.as_str()));
-                let Some(recorded_node) =
-                    of_own.or_else(|| repeated.and_then(|(status, _)| status.node(name.as_str())))
-                else {
+                let (Some(name), Some(recorded_node)) = (machine.name(id), machine.continued(id, before)) else {
                     continue;
                 };
                 if let Some(values) = recorded_node.values() {
@@ -84,7 +80,8 @@ impl PipelineSteps {
                 if let Some(items) = recorded_node.items().or(is_empty.then_some(&[])) {
                     scope.restore_loop(&pipeline, &machine, id, items.to_vec());
                 }
-                if let Some(job) = of_own.filter(|node| node.ended().is_none()).and_then(NodeStatus::job_status) {
+                let of_own = own.and_then(|own| own.node(name.as_str())).filter(|node| node.ended().is_none());
+                if let Some(job) = of_own.and_then(NodeStatus::job_status) {
                     recorded.insert(name, job.clone());
                 }
             }

@@ -17,6 +17,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::control::stopped_after_a_failure", &[], stopped_after_a_failure)
         .test("pipelines::control::stopped_after_its_supervisor_died", &[], stopped_after_death)
         .test("pipelines::control::retried_with_another_parameter", &[], retried)
+        .test("pipelines::control::a_retry_has_artifacts_of_its_own", &[], retried_artifacts)
         .test("pipelines::control::a_refused_node_is_explained", &[], explained);
 }
 
@@ -156,6 +157,25 @@ fn retried() {
     place.sandbox.umiak(["retry", "run-000001", "-p", "b.n=2"]).finish().expect_code(0);
     place.expect_ends_of("run-000002", "succeeded, a skipped: disabled, b succeeded");
     assert!(place.sandbox.path().join("elsewhere/.pipeline/run-000002").is_dir());
+}
+
+/// What runs again makes its artifacts below the new run, and changes none of the old one; what is kept has its old ones.
+fn retried_artifacts() {
+    let place = Place::default();
+    let document = "name: p\nfailure_options: {strategy: continue}\nentry_points:\n  kept: {command: 'echo kept > {{out}}', artifacts: {output: [out]}}\n  each: {command: 'cat val > {{out}} && { test $PF_LOOP_ARGUMENT = 1 || test -e fixed; }', loop_argument: [1, 2], artifacts: {output: [out]}}\n  last: {deps: 'kept, each', command: 'cat {{kept}}; echo {{each}} | tr , \\\\n | xargs cat; echo {{kept}},{{each}}', artifacts: {input: {kept: '{{kept.out}}', each: '{{each.out}}'}}}\nfs_options: {main_fs: {name: here}}\n";
+    place.file("val", "old\n");
+    place.run(document, &["--fs", "here=."]).finish().expect_code(1);
+    place.file("val", "new\n");
+    place.file("fixed", "");
+    place.sandbox.umiak(["retry", "run-000001"]).finish().expect_code(0);
+    let log = place.sandbox.read("state/runs/run-000002/tasks/last/main-0/attempt-1/log");
+    let lines: Vec<&str> = log.lines().collect();
+    let [kept, first, second, paths] = lines[..] else { panic!("{log}") };
+    assert_eq!([kept, first, second], ["kept", "old", "new"]);
+    let runs: Vec<&str> = paths.split(',').filter_map(|path| path.split("/.pipeline/").nth(1)?.get(..10)).collect();
+    assert_eq!(runs, ["run-000001", "run-000001", "run-000002"], "{paths}");
+    let second = paths.rsplit(',').next().expect("three paths").replace("run-000002", "run-000001");
+    assert_eq!(std::fs::read_to_string(second).expect("that of the first run"), "old\n");
 }
 
 fn explained() {
