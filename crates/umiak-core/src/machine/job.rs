@@ -204,6 +204,12 @@ impl Machine {
         self.replicas.total().waiting() as usize
     }
 
+    /// True if the job starts as a whole with so many attempts, which are being started: no other replica is live or has
+    /// ended.
+    pub fn is_whole_start(&self, attempts: usize) -> bool {
+        self.starting() == attempts && self.starting() + self.waiting() == self.live().1
+    }
+
     /// The live attempts. Visits all replicas.
     pub fn live_ids(&self) -> Vec<AttemptId> {
         self.replicas.iter().filter(|(_, replica)| replica.attempt.is_live()).map(|(slot, _)| self.id(slot)).collect()

@@ -9,6 +9,7 @@ use umiak_core::facts::{Fact, Outcome, StopReason, Subject};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Event, Machine};
 use umiak_core::model::{Exit, Instance, Slot, StepName};
+use umiak_core::pipeline::Preparation;
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Console, Log, Plan};
 
@@ -25,6 +26,8 @@ pub(crate) struct JobRun {
     /// The plan of the current attempt of the job.
     pub(crate) plan: Arc<Plan>,
     pub(crate) pool: Pool,
+    /// What each start of the whole job needs.
+    pub(crate) preparation: Preparation,
     pub(crate) now: Now,
     pub(super) prober: Option<Prober>,
 }
@@ -101,7 +104,7 @@ impl Now {
 
 impl JobRun {
     pub(crate) fn new(step: Option<StepName>, machine: Machine, plan: Arc<Plan>, pool: Pool) -> Self {
-        Self { step, machine, plan, pool, now: Now::default(), prober: None }
+        Self { step, machine, plan, pool, preparation: Preparation::default(), now: Now::default(), prober: None }
     }
 
     /// Tells the mirror of a replica from those of other replicas and jobs.

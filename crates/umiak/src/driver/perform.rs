@@ -1,5 +1,6 @@
 //! Asks the machine and performs its effects, in order. A fact is in the journal before the action that it announces.
 
+use std::path::Path;
 use std::time::Instant;
 
 use tracing::trace;
@@ -12,6 +13,7 @@ use umiak_sys::files::{self, Contents};
 use super::probe::Prober;
 use super::{JobDriver, JobRun, Run};
 use crate::engine::{Start, Swept};
+use crate::history::artifact;
 use crate::host::log_end;
 use crate::screen::Mirrored;
 use crate::secrets;
@@ -147,6 +149,15 @@ impl JobDriver<'_> {
             self.core.set_console();
             self.engine.share(self.door.common(&self.core.job.plan));
         }
+        if self.core.job.machine.is_whole_start(attempts.len())
+            && let Err((path, error)) = artifact::make_room(&self.core.job.preparation)
+        {
+            let reason = format!("`{}`: {error}", path.display());
+            for id in attempts {
+                self.not_made(*id, &path, &error, reason.clone());
+            }
+            return;
+        }
         let mut starts = Vec::new();
         let can = self.engine.kind().capabilities();
         let together = match can.unit {
@@ -174,15 +185,7 @@ impl JobDriver<'_> {
             };
             if let Err(error) = self.door.make(&mut self.core, *id, &process) {
                 self.core.job.pool.give_back(id.slot);
-                if is_full(&error) {
-                    self.core.job.now.unrecorded.push(*id);
-                    self.wait_for_room(&process.log.path, &error);
-                } else {
-                    let (reason, errno) = (error.to_string(), error.raw_os_error().unwrap_or(0));
-                    let exit = Exit::Spawn(SpawnError { doing: SpawnStage::MakeDirectory, errno, reason });
-                    let classed = self.classify(*id, &exit, false);
-                    self.core.job.queue(Event::Exited { id: *id, exit, classed, usage: None });
-                }
+                self.not_made(*id, &process.log.path, &error, error.to_string());
                 continue;
             }
             if self.core.job.is_shown(id.slot) {
@@ -195,6 +198,19 @@ impl JobDriver<'_> {
         }
         self.start(starts);
         self.door.starting(&mut self.core, attempts);
+    }
+
+    /// A directory or file of an attempt cannot be made: it waits for space, or has ended.
+    fn not_made(&mut self, id: AttemptId, path: &Path, error: &std::io::Error, reason: String) {
+        if is_full(error) {
+            self.core.job.now.unrecorded.push(id);
+            self.wait_for_room(path, error);
+            return;
+        }
+        let errno = error.raw_os_error().unwrap_or(0);
+        let exit = Exit::Spawn(SpawnError { doing: SpawnStage::MakeDirectory, errno, reason });
+        let classed = self.classify(id, &exit, false);
+        self.core.job.queue(Event::Exited { id, exit, classed, usage: None });
     }
 
     /// Starts one unit. A unit that survives its supervisor starts only after its handle is recorded.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sha2::{Digest as _, Sha256};
+use umiak_core::pipeline::Preparation;
 use umiak_core::pipeline::fingerprint::{self, Content, hexadecimal};
 use umiak_sys::regular;
 
@@ -36,6 +37,22 @@ pub fn read(path: &Path, limit: usize) -> Result<String, String> {
         return Err(format!("`{}` is larger than {limit} bytes", path.display()));
     }
     String::from_utf8(bytes).map_err(|_| format!("`{}` is not UTF-8 text", path.display()))
+}
+
+/// Removes what an earlier start of a step has made, and creates the directories of its artifacts.
+pub fn make_room(preparation: &Preparation) -> Result<(), (PathBuf, io::Error)> {
+    for path in &preparation.remove {
+        let removed = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+            _ => fs::remove_file(path),
+        };
+        removed.map_err(|error| (path.clone(), error))?;
+    }
+    for directory in &preparation.create {
+        fs::create_dir_all(directory).map_err(|error| (directory.clone(), error))?;
+    }
+    Ok(())
 }
 
 /// The second fingerprint of a step that is about to start: hashes what it reads. Of a directory, names, modes, contents

@@ -438,6 +438,8 @@ mod restarts {
             assert_eq!(story.give(prepared(attempt + 1)), [], "the back-off is not over");
             let effects = story.give(Event::Timer(Timer::Backoff, attempt));
             assert_eq!(spawned(&effects), ids(attempt + 1));
+            let all = ids(attempt + 1).len();
+            assert!(story.machine.is_whole_start(all) && !story.machine.is_whole_start(1), "others start too");
             assert_eq!(story.machine.attempt(), attempt + 1);
         }
         assert_eq!(story.end(), None);

@@ -247,10 +247,7 @@ impl PipelineSteps {
         if gpus > 0 && !stopping && !self.gpus.is_empty() && gpus > self.free_gpus() {
             return Ok(None);
         }
-        let recorded = self.recorded.remove(&name);
-        if recorded.is_none() {
-            self.prepare(id).map_err(wrong)?;
-        }
+        let preparation = self.scope.prepare(&self.pipeline, &self.machine, id).map_err(wrong)?;
         let (directory, environment) = (&self.site.submission.directory, &self.site.submission.environment);
         let programs = submit::programs(&job, self.site.kind, directory, environment)?;
         let (plan, pool) = self.site.place(desk.engine, Some((id, &name)), &job, &programs)?;
@@ -258,10 +255,12 @@ impl PipelineSteps {
             self.gpus.insert(id, gpus);
         }
         let mut machine = job::Machine::new(job, CODES, fastrand::u64(..)).of_step(id);
-        if let Some(status) = recorded {
+        if let Some(status) = self.recorded.remove(&name) {
             machine.recover(&status, job::Again::Unfinished, &|_| false);
         }
-        Ok(Some(JobRun::new(Some(name), machine, Arc::new(plan), pool)))
+        let mut job = JobRun::new(Some(name), machine, Arc::new(plan), pool);
+        job.preparation = preparation;
+        Ok(Some(job))
     }
 
     /// Numbers of steps that are done, and that have failed.
@@ -273,24 +272,6 @@ impl PipelineSteps {
     /// GPUs of this run that no other step has.
     fn free_gpus(&self) -> u32 {
         self.site.gpus().saturating_sub(self.gpus.values().sum())
-    }
-
-    /// Makes room for the artifacts of a step.
-    fn prepare(&self, id: StepIndex) -> Result<(), String> {
-        let preparation = self.scope.prepare(&self.pipeline, &self.machine, id)?;
-        for path in &preparation.remove {
-            let removed = match std::fs::symlink_metadata(path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
-                _ => std::fs::remove_file(path),
-            };
-            removed.map_err(|error| format!("`{}` cannot be removed: {error}", path.display()))?;
-        }
-        for directory in &preparation.create {
-            std::fs::create_dir_all(directory)
-                .map_err(|error| format!("`{}` cannot be created: {error}", directory.display()))?;
-        }
-        Ok(())
     }
 
     /// Begins steps that wait for devices, as far as there are enough now.

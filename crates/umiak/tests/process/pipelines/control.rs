@@ -5,6 +5,7 @@ use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
 
 use super::Place;
+use crate::run::wait_until_free;
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
@@ -18,6 +19,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::control::stopped_after_its_supervisor_died", &[], stopped_after_death)
         .test("pipelines::control::retried_with_another_parameter", &[], retried)
         .test("pipelines::control::a_retry_has_artifacts_of_its_own", &[], retried_artifacts)
+        .test("pipelines::control::each_start_of_a_step_makes_its_artifacts", &[], started_again)
         .test("pipelines::control::a_refused_node_is_explained", &[], explained);
 }
 
@@ -176,6 +178,26 @@ fn retried_artifacts() {
     assert_eq!(runs, ["run-000001", "run-000001", "run-000002"], "{paths}");
     let second = paths.rsplit(',').next().expect("three paths").replace("run-000002", "run-000001");
     assert_eq!(std::fs::read_to_string(second).expect("that of the first run"), "old\n");
+}
+
+/// What an earlier start of a step has made is gone: after a failure, and after the death of the supervisor.
+fn started_again() {
+    let place = Place::default();
+    let document = "name: p\nentry_points:\n  a: {command: 'mkdir {{d}} && echo partial >> {{o}} && cat {{o}} && { test -e once || { touch once; exit 1; }; }', retries: {max: 1, backoff: 0s}, artifacts: {output: [d, o]}}\n  b: {deps: a, command: 'echo partial >> {{o}}; touch here; until test -e go; do sleep 0.02; done; cat {{o}}', artifacts: {output: [o]}}\nfs_options: {main_fs: {name: ppl}}\n";
+    let running = place.run(document, &[]).start();
+    running.wait_for_file("here");
+    running.signal(SIGKILL);
+    running.finish_unchecked();
+    wait_until_free(&place.sandbox);
+    place.file("go", "");
+    place.sandbox.umiak(["resume", "run-000001"]).finish().expect_code(0);
+    for step in ["a", "b"] {
+        let log = place.sandbox.read(&format!("state/runs/run-000001/tasks/{step}/main-0/attempt-2/log"));
+        assert_eq!(log, "partial\n", "{step}");
+    }
+    let blocked = Place::default();
+    blocked.file(".pipeline", "");
+    blocked.run(document, &[]).finish().expect_code(1).expect_err(".pipeline/run-000001/p/a-0-");
 }
 
 fn explained() {
