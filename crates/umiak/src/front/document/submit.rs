@@ -146,13 +146,15 @@ pub(crate) fn pipeline_again(
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let (work, known) = if whole && given.is_empty() {
         (Workload::Pipeline(Box::new(pipeline)), Known::default())
-    } else if text.contains(MASK) {
-        return Err(
-            Diagnostic::error(Code::J0025, "the secrets of an ended run are not kept").hint("run the document again")
-        );
     } else {
         let recorded = Recorded { file: &document, params: &params, chosen: &chosen, directory: &directory };
         let Document { mut work, secrets, .. } = parse(&recorded)?;
+        // The recorded document is masked; what is given may replace all of that.
+        if serde_json::to_string(&work).is_ok_and(|text| text.contains(MASK)) {
+            let error = "the secrets of an ended run are not kept and must be given again";
+            return Err(Diagnostic::error(Code::J0025, error)
+                .hint("give those that are parameters with `-p NAME=VALUE`, or run the document again"));
+        }
         let (name, labels) = work.head();
         (*name, *labels) = (pipeline.name, pipeline.labels);
         (work, secrets)
@@ -190,9 +192,7 @@ fn with_params(
         None => Ok(params),
         Some((name, _)) => {
             let error = "the secrets of an ended run are not kept and must be given again";
-            Err(Diagnostic::error(Code::J0025, error)
-                .row("parameter", name.clone())
-                .hint(format!("add `-p {name}=VALUE`")))
+            Err(Diagnostic::error(Code::J0025, error).row("parameter", name.clone()).hint(format!("add `-p {name}=…`")))
         }
     }
 }

@@ -20,6 +20,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::control::retried_with_another_parameter", &[], retried)
         .test("pipelines::control::a_retry_has_artifacts_of_its_own", &[], retried_artifacts)
         .test("pipelines::control::each_start_of_a_step_makes_its_artifacts", &[], started_again)
+        .test("pipelines::control::a_retry_asks_for_secrets", &[], retried_secrets)
         .test("pipelines::control::a_refused_node_is_explained", &[], explained);
 }
 
@@ -198,6 +199,25 @@ fn started_again() {
     let blocked = Place::default();
     blocked.file(".pipeline", "");
     blocked.run(document, &[]).finish().expect_code(1).expect_err(".pipeline/run-000001/p/a-0-");
+}
+
+/// Secrets are given again; those that are in the document itself cannot be.
+fn retried_secrets() {
+    let place = Place::default();
+    let document = "name: p\nentry_points:\n  a: {command: 'test {{password}} = open-\"sesame\"; echo $? > seen; test -e fixed', parameters: {password: {type: string, default: x}}}\n";
+    place.run(document, &["-p", "password=open-sesame"]).finish().expect_code(1);
+    let retry = |words: &[&str]| place.sandbox.umiak([&["retry", "run-000001"], words].concat()).finish();
+    retry(&[]).expect_code(2).expect_err("hint: add `-p password=…`\n");
+    place.file("fixed", "");
+    retry(&["-p", "password=open-sesame"]).expect_code(0);
+    assert_eq!(place.sandbox.read("seen"), "0\n");
+    for file in ["document.yaml", "plan.json", "journal.jsonl"] {
+        assert!(!place.sandbox.read(&format!("state/runs/run-000002/{file}")).contains("open-sesame"), "{file}");
+    }
+    let fixed = Place::default();
+    fixed.run(&document.replace("test -e fixed", "false --password open-sesame"), &[]).finish().expect_code(1);
+    let outcome = fixed.sandbox.umiak(["retry", "run-000001", "-p", "password=open-sesame"]).finish();
+    outcome.expect_code(2).expect_err("must be given again");
 }
 
 fn explained() {
