@@ -39,6 +39,11 @@ pub fn read(path: &Path, limit: usize) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| format!("`{}` is not UTF-8 text", path.display()))
 }
 
+/// The first of these artifacts that does not exist.
+pub fn missing(outputs: &[(String, Vec<String>)]) -> Option<&str> {
+    outputs.iter().flat_map(|(_, paths)| paths).map(String::as_str).find(|path| fs::metadata(path).is_err())
+}
+
 /// Removes what an earlier start of a step has made, and creates the directories of its artifacts.
 pub fn make_room(preparation: &Preparation) -> Result<(), (PathBuf, io::Error)> {
     for path in &preparation.remove {
@@ -185,6 +190,17 @@ mod tests {
 
     fn set_mode(path: &Path, mode: u32) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn missing_artifacts_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = ["a", "b"].map(|name| directory.path().join(name).to_string_lossy().into_owned());
+        let outputs = [("x".to_owned(), paths.to_vec())];
+        fs::write(&paths[0], "").unwrap();
+        assert_eq!(missing(&outputs), Some(paths[1].as_str()));
+        fs::create_dir(&paths[1]).unwrap();
+        assert_eq!(missing(&outputs), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use umiak_sys::regular;
 
 use super::index::append_line;
-use super::{Home, RunDir, RunId, ids, replace};
+use super::{Home, RunDir, RunId, artifact, ids, replace};
 
 /// The version of the lines; others are not read.
 const VERSION: u32 = 1;
@@ -54,7 +54,7 @@ impl Cached {
     }
 
     fn is_complete(&self) -> bool {
-        self.outputs.iter().flat_map(|(_, paths)| paths).all(|path| fs::metadata(path).is_ok())
+        artifact::missing(&self.outputs).is_none()
     }
 }
 

@@ -73,6 +73,13 @@ impl PipelineSteps {
                 let (Some(name), Some(recorded_node)) = (machine.name(id), machine.continued(id, before)) else {
                     continue;
                 };
+                let of_own = own.and_then(|own| own.node(name.as_str()));
+                if let (None, Some(State::Ended(NodeEnd::Cached)), Some((_, run)), Some(values)) =
+                    (of_own, machine.state(id), repeated, recorded_node.values())
+                    && let Some(path) = artifact::missing(&values.outputs)
+                {
+                    return Err(lost(&name, run, path));
+                }
                 if let Some(values) = recorded_node.values() {
                     scope.restore(&pipeline, &machine, id, values.clone());
                 }
@@ -80,8 +87,7 @@ impl PipelineSteps {
                 if let Some(items) = recorded_node.items().or(is_empty.then_some(&[])) {
                     scope.restore_loop(&pipeline, &machine, id, items.to_vec());
                 }
-                let of_own = own.and_then(|own| own.node(name.as_str())).filter(|node| node.ended().is_none());
-                if let Some(job) = of_own.and_then(NodeStatus::job_status) {
+                if let Some(job) = of_own.filter(|node| node.ended().is_none()).and_then(NodeStatus::job_status) {
                     recorded.insert(name, job.clone());
                 }
             }
@@ -377,6 +383,16 @@ fn steps(count: usize) -> String {
 
 fn cannot_begin(step: &StepName, reason: String) -> Diagnostic {
     Diagnostic::error(Code::J0033, format!("step `{step}` cannot begin")).row("reason", reason)
+}
+
+/// An artifact of a step that is kept does not exist: those who use it would fail.
+fn lost(step: &StepName, run: &str, path: &str) -> Diagnostic {
+    Diagnostic::error(
+        Code::J0025,
+        format!("an artifact of step `{step}`, which has ended well in {run}, does not exist"),
+    )
+    .row("artifact", path)
+    .hint(format!("`umiak retry --all {run}` runs all steps again"))
 }
 
 /// A diagnostic in one line: its sentence with what was seen. That a step cannot begin is known already.

@@ -21,6 +21,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::control::a_retry_has_artifacts_of_its_own", &[], retried_artifacts)
         .test("pipelines::control::each_start_of_a_step_makes_its_artifacts", &[], started_again)
         .test("pipelines::control::a_retry_asks_for_secrets", &[], retried_secrets)
+        .test("pipelines::control::a_retry_needs_the_artifacts_of_what_it_keeps", &[], retried_without)
         .test("pipelines::control::a_refused_node_is_explained", &[], explained);
 }
 
@@ -218,6 +219,19 @@ fn retried_secrets() {
     fixed.run(&document.replace("test -e fixed", "false --password open-sesame"), &[]).finish().expect_code(1);
     let outcome = fixed.sandbox.umiak(["retry", "run-000001", "-p", "password=open-sesame"]).finish();
     outcome.expect_code(2).expect_err("must be given again");
+}
+
+fn retried_without() {
+    let place = Place::default();
+    let document = "name: p\nentry_points:\n  no: {command: 'true', condition: '1 > 2', artifacts: {output: [out]}}\n  make: {command: 'echo 1 > {{out}}', artifacts: {output: [out]}}\n  use: {deps: make, command: 'test -e fixed && cat {{in}}', artifacts: {input: {in: '{{make.out}}'}}}\nfs_options: {main_fs: {name: ppl}}\n";
+    place.run(document, &[]).finish().expect_code(1);
+    place.file("fixed", "");
+    std::fs::remove_dir_all(place.sandbox.path().join(".pipeline")).expect("a step has written there");
+    let outcome = place.sandbox.umiak(["retry", "run-000001"]).finish();
+    outcome.expect_code(2).expect_err("an artifact of step `make`, which has ended well in run-000001, does not exist");
+    outcome.expect_err("hint: `umiak retry --all run-000001` runs all steps again\n");
+    assert_eq!(place.sandbox.list("state/runs"), ["run-000001"]);
+    place.sandbox.umiak(["retry", "--all", "run-000001"]).finish().expect_code(0);
 }
 
 fn explained() {
