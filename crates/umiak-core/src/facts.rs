@@ -60,7 +60,17 @@ pub struct Subject {
 }
 
 impl Fact {
-    /// The texts that come from elsewhere: from command lines, programs, their logs and other nodes.
+    /// The values of a pipeline that it has.
+    pub fn values(&mut self) -> Vec<&mut Value> {
+        match self {
+            Self::Resolved(values) => values.values(),
+            Self::Looping { items } => items.iter_mut().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The texts that come from elsewhere: from command lines, programs, their logs and other nodes. Without
+    /// [`Self::values`].
     pub fn texts(&mut self) -> Vec<&mut String> {
         match self {
             Self::Planned(planned) => vec![&mut planned.command],
@@ -73,7 +83,6 @@ impl Fact {
             Self::AttemptFailed(finding) => finding.texts(),
             Self::Noticed { message, .. } => vec![message],
             Self::Resolved(values) => values.texts(),
-            Self::Looping { items } => items.iter_mut().flat_map(Value::texts).collect(),
             Self::Ignored { event, state } => vec![event, state],
             // Names that umiak gives or checks, and numbers.
             Self::Supervised(_)
@@ -93,6 +102,7 @@ impl Fact {
             | Self::Retrying { .. }
             | Self::Restarting { .. }
             | Self::Pipeline(_)
+            | Self::Looping { .. }
             | Self::Skipped { .. }
             | Self::Cached { .. }
             | Self::Entered

@@ -100,6 +100,9 @@ pub(crate) fn mask_fact(fact: &mut Fact) {
     } else {
         mask(fact.texts());
     }
+    for value in fact.values() {
+        value.rewrite(&|text| read(|secrets| secrets.all.text(text)));
+    }
 }
 
 /// Masks the lines of a log.

@@ -44,10 +44,12 @@ impl NodeValues {
         *self == Self::default()
     }
 
+    pub(super) fn values(&mut self) -> Vec<&mut Value> {
+        self.parameters.iter_mut().map(|(_, value)| value).chain(&mut self.item).collect()
+    }
+
     pub(super) fn texts(&mut self) -> Vec<&mut String> {
-        let values = self.parameters.iter_mut().map(|(_, value)| value).chain(&mut self.item);
-        let paths = self.inputs.iter_mut().chain(&mut self.outputs).flat_map(|(_, paths)| paths);
-        values.flat_map(Value::texts).chain(paths).collect()
+        self.inputs.iter_mut().chain(&mut self.outputs).flat_map(|(_, paths)| paths).collect()
     }
 }
 

@@ -256,12 +256,17 @@ pub enum Value {
 }
 
 impl Value {
-    /// The texts in it.
-    pub fn texts(&mut self) -> Vec<&mut String> {
-        match self {
-            Self::Text(text) => vec![text],
-            Self::List(items) => items.iter_mut().flat_map(Self::texts).collect(),
-            Self::Int(_) | Self::Float(_) => Vec::new(),
+    /// Replaces the texts in it, and numbers whose text is replaced.
+    pub fn rewrite(&mut self, with: &dyn Fn(&str) -> String) {
+        let number = match self {
+            Self::List(items) => return items.iter_mut().for_each(|item| item.rewrite(with)),
+            Self::Text(text) => return *text = with(text),
+            Self::Int(number) => number.to_string(),
+            Self::Float(Float(number)) => number.to_string(),
+        };
+        let text = with(&number);
+        if text != number {
+            *self = Self::Text(text);
         }
     }
 }

@@ -89,9 +89,7 @@ fn mask_node(node: &mut Node, known: &Known) {
 }
 
 fn mask_value(value: &mut Value, name: &str, known: &Known) {
-    for text in value.texts() {
-        *text = known.masked(name, text);
-    }
+    value.rewrite(&|text| known.masked(name, text));
 }
 
 fn mask_text(text: &mut Text, name: &str, known: &Known) {

@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
     /// Hides every value below `secrets`, whatever its shape: a label shows the whole line of an error.
     pub(crate) fn hide_secrets(&mut self, root: &Node) {
         let secrets = root.entries().iter().filter(|(key, _)| key.text() == Some("secrets"));
-        secrets.for_each(|(_, value)| value.each_text(&mut |text| self.hidden.add(text)));
+        secrets.for_each(|(_, value)| value.each_leaf(&mut |_, text| self.hidden.add(text)));
     }
 
     /// The errors, in the order of their positions; without errors, the notices.

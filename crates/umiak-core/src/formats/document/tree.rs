@@ -95,12 +95,12 @@ impl Node {
         found.map(|(_, value)| value).filter(|value| !value.is_null())
     }
 
-    /// Calls `take` with every text below this node, keys excluded.
-    pub(crate) fn each_text(&self, take: &mut dyn FnMut(&str)) {
+    /// Calls `take` with every scalar below this node and its text, keys excluded.
+    pub(crate) fn each_leaf(&self, take: &mut dyn FnMut(&Self, &str)) {
         match &self.value {
-            Value::Scalar(scalar) => take(&scalar.text),
-            Value::List(items) => items.iter().for_each(|item| item.each_text(take)),
-            Value::Map(entries) => entries.iter().for_each(|(_, value)| value.each_text(take)),
+            Value::Scalar(scalar) => take(self, &scalar.text),
+            Value::List(items) => items.iter().for_each(|item| item.each_leaf(take)),
+            Value::Map(entries) => entries.iter().for_each(|(_, value)| value.each_leaf(take)),
         }
     }
 

@@ -3,11 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use super::graph::{Field, Graph, Meaning};
+use super::literal;
 use super::raw::{Home, RawBody};
 use super::template::templates;
 use crate::diag::Span;
 use crate::formats::document::tree::Node;
 use crate::mask::{self, Known};
+use crate::model::Value;
+use crate::pipeline::text;
 
 /// A component and a parameter of it.
 type Secret = (usize, String);
@@ -53,9 +56,15 @@ pub(super) fn places(graph: &Graph<'_, '_>) -> (Vec<Span>, HashSet<Secret>) {
         let to_it = references.get(&at).into_iter().flatten();
         next.extend(to_it.filter(|at| graph.parameter(**at, &name).is_some()).map(|at| (*at, name.clone())));
     }
-    let leaves = found.iter().filter_map(|(at, name)| graph.parameter(*at, name)?.node);
-    let places = leaves.filter(|node| node.text().is_some_and(|text| !text.is_empty())).map(|node| node.written);
-    (places.collect(), found)
+    let mut places = Vec::new();
+    for node in found.iter().filter_map(|(at, name)| graph.parameter(*at, name)?.node) {
+        node.each_leaf(&mut |leaf, text| {
+            if !text.is_empty() {
+                places.push(leaf.written);
+            }
+        });
+    }
+    (places, found)
 }
 
 /// The values of secret parameters, in the document and on the command line.
@@ -65,17 +74,32 @@ pub(super) fn values(graph: &Graph<'_, '_>, secrets: &HashSet<Secret>, given: &[
     for (at, name) in secrets {
         names.insert(name);
         if let Some(node) = graph.parameter(*at, name).and_then(|one| one.node) {
-            node.each_text(&mut |text| {
+            node.each_leaf(&mut |_, text| {
                 if templates(text).next().is_none() {
-                    known.add(text);
+                    add(&mut known, text);
                 }
             });
         }
     }
     for (key, value) in given {
         if names.contains(key.rsplit('.').next().unwrap_or_default()) {
-            known.add(value);
+            add(&mut known, value);
         }
     }
     known
+}
+
+/// Adds a value as it is written and as it is used. Of a list in JSON, a loop uses each item alone.
+fn add(known: &mut Known, written: &str) {
+    known.add(written);
+    if let Some(number) = literal::number(written.trim()) {
+        known.add(&text::print(&number));
+    }
+    let mut next = text::items(Value::Text(written.to_owned())).unwrap_or_default();
+    while let Some(value) = next.pop() {
+        match value {
+            Value::List(items) => next.extend(items),
+            Value::Int(_) | Value::Float(_) | Value::Text(_) => known.add(&text::print(&value)),
+        }
+    }
 }

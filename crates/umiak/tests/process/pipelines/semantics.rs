@@ -4,6 +4,7 @@ use umiak_testkit::sandbox::Outcome;
 use umiak_testkit::suite::Suite;
 
 use super::{Place, text};
+use crate::run::wait_until_free;
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
@@ -16,8 +17,11 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::variables_of_the_pipeline_win", &[], variables)
         .test("pipelines::artifacts_are_removed_on_request", &[], removed)
         .test("pipelines::a_retry_keeps_what_ended_well", &[], retry)
-        .test("pipelines::secrets_are_nowhere", &[], secrets);
+        .test("pipelines::secrets_are_nowhere", &[], secrets)
+        .test("pipelines::secrets_are_nowhere::in_lists", &[], secret_lists);
 }
+
+const SIGKILL: i32 = 9;
 
 /// A document, and what becomes of it.
 struct Case {
@@ -333,7 +337,46 @@ fn secrets() {
         place.run(document, &["-p", &format!("a.token={secret}"), "-p", &format!("password={secret}")]).finish();
     outcome.expect_code(0);
     place.expect_ends("succeeded, a succeeded, b succeeded");
-    assert!(!outcome.err().contains(secret) && !outcome.out().contains(secret));
+    expect_nowhere(&place, &outcome, &[secret]);
+}
+
+/// Each item of a list of secrets is one, also alone, as a loop uses it.
+fn secret_lists() {
+    let place = Place::default();
+    let secrets = ["LEAKjson", "LEAKinner", "LEAKlist", "LEAKtyped", "LEAKgiven", "98765432101", "0x16FEE0E525"];
+    let step = |name: &str, tokens: &str| {
+        format!(
+            "  {name}: {{command: 'test \"{{{{PF_LOOP_ARGUMENT}}}}\" = \"$PF_LOOP_ARGUMENT\" || exit 1; case $PF_LOOP_ARGUMENT in *\"**\"*) exit 1; esac; touch here; until test -e go; do sleep 0.02; done', loop_argument: '{{{{tokens}}}}', parameters: {{tokens: {tokens}}}}}\n"
+        )
+    };
+    let document = [
+        "name: p\nparallelism: 1\nentry_points:\n".to_owned(),
+        step("given", "[]"),
+        step("json", "'[\"LEAKjson\",[\"LEAKinner\"],98765432101]'"),
+        step("list", "[LEAKlist, 98765432101, 0x16FEE0E525]"),
+        step("typed", "{type: list, default: [LEAKtyped]}"),
+        "  alone: {command: 'test -n \"{{pin}}\"', parameters: {password: [LEAKlist], pin: 1}, env: {PIN_KEY: '{{pin}}'}}\n"
+            .to_owned(),
+    ]
+    .concat();
+    let flags = ["-p", "given.tokens=[\"LEAKgiven\", \"LEAKgiven\"]", "-p", "pin=98765432101"];
+    let running = place.run(&document, &flags).start();
+    running.wait_for_file("here");
+    running.signal(SIGKILL);
+    running.finish_unchecked();
+    wait_until_free(&place.sandbox);
+    place.file("go", "");
+    let outcome = place.sandbox.umiak(["resume", "run-000001"]).finish();
+    outcome.expect_code(0);
+    place.file("run.yaml", "");
+    expect_nowhere(&place, &outcome, &secrets);
+}
+
+/// Expects that no file of a place, nor what was printed, has one of these texts.
+fn expect_nowhere(place: &Place, outcome: &Outcome, secrets: &[&str]) {
+    for secret in secrets {
+        assert!(!outcome.err().contains(secret) && !outcome.out().contains(secret), "{secret}");
+    }
     let mut paths = vec![place.sandbox.path().to_owned()];
     while let Some(path) = paths.pop() {
         if path.is_dir() {
@@ -341,7 +384,10 @@ fn secrets() {
             continue;
         }
         let bytes = std::fs::read(&path).unwrap_or_default();
-        assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()), "{}", path.display());
+        let text = String::from_utf8_lossy(&bytes);
+        for secret in secrets {
+            assert!(!text.contains(secret), "{secret} in {}", path.display());
+        }
     }
 }
 
