@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::facts::{Fact, NodeEnd, NodeValues, Outcome, SkipReason, StopReason};
 use crate::model::{Body, NodeId, OnFailure, Pipeline, StepIndex};
+use crate::pipeline::{MAX_INSTANCES, too_many};
 
 mod instances;
 mod messages;
@@ -214,6 +215,14 @@ impl Machine {
 
     fn resolved(&mut self, id: StepIndex, values: Box<NodeValues>, what: Resolution, effects: &mut Vec<Effect>) {
         record_values(id, values, effects);
+        let parts = match (&what, &self.pipeline.node(self.instances.get(id).node).body) {
+            (Resolution::Loop { items }, _) => items.len(),
+            (Resolution::Run, Body::Dag { children }) => children.len(),
+            _ => 0,
+        };
+        if parts > 0 && self.instances.len() as usize + parts > MAX_INSTANCES {
+            return self.refuse(id, too_many(), effects);
+        }
         match what {
             Resolution::Run if self.instances.get(id).kind == Kind::Dag => {
                 effects.push(Effect::Record { id, fact: Fact::Entered });

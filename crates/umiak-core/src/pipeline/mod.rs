@@ -8,7 +8,7 @@ mod fixture;
 mod scope;
 pub mod text;
 
-pub use scope::{Answer, MAX_CONDITION, MAX_LOOP, Preparation, Read, Scope};
+pub use scope::{Answer, MAX_CONDITION, MAX_INSTANCES, MAX_LOOP, Preparation, Read, Scope, too_many};
 
 use crate::model::{NodeId, StepIndex};
 

@@ -23,6 +23,8 @@ pub const MAX_CONDITION: usize = 1024;
 pub const MAX_LOOP: usize = 1024 * 1024;
 /// The longest text that references may produce, in bytes: the kernel passes no longer word or variable to a process.
 const MAX_TEXT: usize = 128 * 1024 - 1;
+/// Steps, DAGs and items of loops of one run. Each needs memory until the run ends.
+pub const MAX_INSTANCES: usize = 250_000;
 /// DAGs inside each other.
 const MAX_DEPTH: u32 = 256;
 
@@ -59,6 +61,8 @@ pub struct Scope {
     known: Vec<Option<Box<Known>>>,
     /// By the DAG around the loop, and its node.
     loops: HashMap<(StepIndex, NodeId), Loop>,
+    /// The number of their items.
+    items: usize,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,7 +82,7 @@ struct Loop {
 impl Scope {
     /// The values of a run that begins. `user` is the name of the user who runs it.
     pub fn new(run: impl Into<String>, user: impl Into<String>) -> Self {
-        Self { run: run.into(), user: user.into(), known: Vec::new(), loops: HashMap::new() }
+        Self { run: run.into(), user: user.into(), known: Vec::new(), loops: HashMap::new(), items: 0 }
     }
 
     /// Resolves an instance: its parameters, inputs and loop; then, unless it is a loop, its condition.
@@ -101,10 +105,14 @@ impl Scope {
         self.keep_parameters(id, parameters);
         let view = View { scope: self, pipeline, tree };
         if let (Some(items), None) = (&node.items, tree.item(id)) {
-            let items = view.items(id, items, read)?;
-            if let Some(dag) = tree.parent(id) {
-                self.loops.insert((dag, tree.node(id)), Loop { id, items: items.clone() });
+            let fits =
+                |count| if count > MAX_INSTANCES - self.items.min(MAX_INSTANCES) { Err(too_many()) } else { Ok(()) };
+            if let Items::List(items) = items {
+                fits(items.len())?;
             }
+            let items = view.items(id, items, read)?;
+            fits(items.len())?;
+            self.keep_loop(tree, id, items.clone());
             return Ok(Answer::Loop(items));
         }
         if let Some(condition) = &node.condition
@@ -222,7 +230,12 @@ impl Scope {
             None
         };
         let items = again.filter(|again| again.len() == items.len()).unwrap_or(items);
+        self.keep_loop(tree, id, items);
+    }
+
+    fn keep_loop(&mut self, tree: &dyn Tree, id: StepIndex, items: Vec<Value>) {
         if let Some(dag) = tree.parent(id) {
+            self.items += items.len();
             self.loops.insert((dag, tree.node(id)), Loop { id, items });
         }
     }
@@ -245,6 +258,13 @@ impl Scope {
         }
         self.known[position].get_or_insert_default()
     }
+}
+
+/// Why something is refused that would give a run more than [`MAX_INSTANCES`].
+pub fn too_many() -> String {
+    format!(
+        "the run would have more than {MAX_INSTANCES} steps, DAGs and items of loops; use shorter loops, or several runs"
+    )
 }
 
 fn is_masked(value: &Value) -> bool {

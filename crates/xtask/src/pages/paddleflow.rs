@@ -28,4 +28,7 @@ What umiak does with each key of a pipeline of PaddleFlow. One reader accepts th
 | `artifacts.output` of a DAG | one output of one of its components |
 
 System parameters are `PF_RUN_ID`, `PF_STEP_NAME`, `PF_USER_NAME` and `PF_LOOP_ARGUMENT`.
+
+A run has at most 250000 steps, DAGs and items of loops together. The loop or DAG that would give it more is refused, and the step
+fails: use shorter loops, or several runs.
 ";

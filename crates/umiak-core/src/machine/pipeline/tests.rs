@@ -241,6 +241,25 @@ fn slots_are_given_in_the_order_of_readiness() {
     assert_eq!(play.machine.slots(), 1);
 }
 
+/// Loops in loops multiply.
+#[test]
+fn a_run_has_a_limited_number_of_instances() {
+    let most = MAX_INSTANCES as i64;
+    let refused = format!("refused, {}", too_many());
+    let mut play = Play::new(pipeline(&["dag/ loop", "dag/x loop"])).items("dag", 2);
+    play = play.items("dag.0.x", most / 2).items("dag.1.x", most / 2);
+    let log = play.start();
+    assert!(log.contains(&format!("dag.1.x {refused}")), "{:?}", log.last());
+    assert_eq!(i64::from(play.machine.len()), 1 + 1 + 2 + 2 + most / 2);
+
+    let mut play = Play::new(pipeline(&["a loop", "dag/ after a", "dag/x"])).items("a", most - 3);
+    play.start();
+    play.stop(true);
+    assert_eq!(i64::from(play.machine.len()), most);
+    let mut play = Play::new(pipeline(&["a loop", "dag/", "dag/x"])).items("a", most - 3);
+    assert!(play.start().contains(&format!("dag {refused}")));
+}
+
 #[test]
 fn dags_and_loops_are_named_by_their_paths() {
     let mut play = Play::new(pipeline(&["dag/", "dag/child", "split after dag loop", "many/ loop", "many/in loop"]))
