@@ -1,6 +1,6 @@
 //! Values as text, and lists read from text.
 
-use serde_json::Value as Json;
+use serde_json::{Number, Value as Json};
 
 use crate::model::{Float, Value};
 
@@ -29,11 +29,18 @@ pub fn items(value: Value) -> Result<Vec<Value>, String> {
     }
 }
 
+/// A number of JSON. A whole number that is too large for an integer is kept as the text of its digits; `None` for one
+/// whose digits are not known.
+pub fn number(number: &Number) -> Option<Value> {
+    let whole = || number.as_u64().map(|whole| Value::Text(whole.to_string()));
+    let float = || number.as_f64().filter(|float| float.abs() < 2f64.powi(63)).map(|float| Value::Float(Float(float)));
+    number.as_i64().map(Value::Int).or_else(whole).or_else(float)
+}
+
 fn value_of(json: Json) -> Result<Value, String> {
     match json {
         Json::Number(number) => {
-            let float = || number.as_f64().map(|number| Value::Float(Float(number)));
-            number.as_i64().map(Value::Int).or_else(float).ok_or_else(|| "it has a number out of range".to_owned())
+            self::number(&number).ok_or_else(|| "it has a number that is too large; put it in quotes".to_owned())
         }
         Json::String(text) => Ok(Value::Text(text)),
         Json::Array(items) => items.into_iter().map(value_of).collect::<Result<_, _>>().map(Value::List),
@@ -89,6 +96,7 @@ mod tests {
             of("[1000000, 9007199254740993]").unwrap(),
             [Value::Int(1_000_000), Value::Int(9_007_199_254_740_993)]
         );
+        assert_eq!(of("[18446744073709551615]").unwrap(), [text("18446744073709551615")]);
         assert_eq!(of("[1e3, 1.0]").unwrap(), [float(1000.0), float(1.0)]);
         assert_eq!(of("[]").unwrap(), []);
         assert_eq!(items(Value::List(vec![Value::Int(7)])).unwrap(), [Value::Int(7)]);
@@ -96,6 +104,7 @@ mod tests {
             ("1,2", "it is not a JSON list: trailing characters at line 1 column 2"),
             ("", "it is not a JSON list: EOF while parsing a value at line 1 column 0"),
             ("\"a\"", "it is JSON, but not a list"),
+            ("[18446744073709551616]", "it has a number that is too large; put it in quotes"),
             ("[null]", "its items are numbers, texts and lists, not null"),
             ("[true]", "its items are numbers, texts and lists, not true"),
             ("[[{}]]", "its items are numbers, texts and lists, not objects"),

@@ -4,6 +4,7 @@ use crate::diag::{Code, Span};
 use crate::formats::document::reader::Reader;
 use crate::formats::document::tree::{Node, ScalarKind, Value as Written};
 use crate::model::{Float, Value};
+use crate::pipeline::text;
 
 use super::template::templates;
 
@@ -79,7 +80,8 @@ pub(super) fn old_boolean(reader: &Reader<'_>, node: &Node) -> Option<bool> {
     (reader.source.slice(node.written) == scalar.text).then_some(value)
 }
 
-/// A number of YAML: whole, in any base, or with a fraction.
+/// A number of YAML: whole, in any base, or with a fraction. A whole number that is too large for an integer is kept as
+/// the text of its digits.
 pub(super) fn number(text: &str) -> Option<Value> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text).replace('_', "");
     let sign = if text.starts_with('-') { -1 } else { 1 };
@@ -91,9 +93,11 @@ pub(super) fn number(text: &str) -> Option<Value> {
     };
     let whole = if radix == 10 { digits.parse() } else { i128::from_str_radix(&digits[2..], radix) };
     if let Ok(whole) = whole {
-        // More digits than an integer has.
-        return i64::try_from(sign * whole)
-            .map_or_else(|_| float((sign * whole) as f64), |whole| Some(Value::Int(whole)));
+        let whole: i128 = sign * whole;
+        return Some(i64::try_from(whole).map_or_else(|_| Value::Text(whole.to_string()), Value::Int));
+    }
+    if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(Value::Text(format!("{}{digits}", if sign < 0 { "-" } else { "" })));
     }
     float(digits.parse::<f64>().ok()? * sign as f64)
 }
@@ -155,6 +159,8 @@ pub(super) fn typed(reader: &mut Reader<'_>, what: &str, kind: &str, value: &Val
         | ("list", Value::List(_))
         | ("int" | "float", Value::Int(_))
         | ("float", Value::Float(_)) => true,
+        // Too large for an integer.
+        ("float", Value::Text(text)) => number(text).as_ref() == Some(value),
         ("path", Value::Text(text)) => PATH(text),
         _ => false,
     };
@@ -190,10 +196,7 @@ pub(super) fn json_list(text: &str) -> Option<Value> {
     fn convert(value: serde_json::Value, depth: usize) -> Option<Value> {
         match value {
             serde_json::Value::String(text) => Some(Value::Text(text)),
-            serde_json::Value::Number(number) => match number.as_i64() {
-                Some(whole) => Some(Value::Int(whole)),
-                None => float(number.as_f64()?),
-            },
+            serde_json::Value::Number(number) => text::number(&number),
             serde_json::Value::Array(items) if depth < MAX_DEPTH => {
                 items.into_iter().map(|item| convert(item, depth + 1)).collect::<Option<Vec<_>>>().map(Value::List)
             }
@@ -219,7 +222,13 @@ mod tests {
             ("1_000", Value::Int(1000)),
             ("0.10", Value::Float(Float(0.1))),
             ("1e3", Value::Float(Float(1000.0))),
-            ("9223372036854775808", Value::Float(Float(9_223_372_036_854_775_808.0))),
+            ("9223372036854775807", Value::Int(i64::MAX)),
+            ("9223372036854775808", Value::Text("9223372036854775808".to_owned())),
+            ("-0xFFFFFFFFFFFFFFFF", Value::Text("-18446744073709551615".to_owned())),
+            (
+                "-1000000000000000000000000000000000000000001",
+                Value::Text("-1000000000000000000000000000000000000000001".to_owned()),
+            ),
         ] {
             assert_eq!(number(text), Some(expected), "{text}");
         }
@@ -255,6 +264,11 @@ mod tests {
         ] {
             assert_eq!(given(text, kind, old), expected, "{text} {kind:?}");
         }
+        assert_eq!(
+            json_list("[18446744073709551615]"),
+            Some(Value::List(vec![Value::Text("18446744073709551615".into())]))
+        );
+        assert_eq!(json_list("[18446744073709551616]"), None);
         assert_eq!(json_list("[true]"), None);
         assert_eq!(json_list(&"[".repeat(100_000)), None);
     }
