@@ -82,7 +82,10 @@ impl JobDriver<'_> {
             },
             StopReason::User => "with SIGTERM after `umiak stop`".to_owned(),
             StopReason::Hung => "with SIGTERM: the job hangs, no replica made progress".to_owned(),
-            StopReason::Timeout => "with SIGTERM: the run exceeded its `timeout`".to_owned(),
+            StopReason::Timeout => {
+                let what = if self.core.job.step.is_some() { "step" } else { "run" };
+                format!("with SIGTERM: the {what} exceeded its `timeout`")
+            }
             _ => return,
         };
         self.alert_stopping(&live, &why);

@@ -185,7 +185,7 @@ pub(crate) fn stop_reason(reason: StopReason) -> String {
         StopReason::PeerFailed => "a replica failed".to_owned(),
         StopReason::NodeLost => "a node was lost".to_owned(),
         StopReason::Hung => "no replica made progress".to_owned(),
-        StopReason::Timeout => "the run exceeded its time limit".to_owned(),
+        StopReason::Timeout => "its time limit was exceeded".to_owned(),
         StopReason::StepFailed => "another step failed".to_owned(),
         StopReason::User => "by `umiak stop`".to_owned(),
         StopReason::SignalElsewhere { signal } => format!("another node received {}", signal_name(signal)),
