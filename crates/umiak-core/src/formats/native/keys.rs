@@ -25,11 +25,7 @@ pub const LATER_CONTRACTS: &[&str] = &["jax", "volcano"];
 pub const PARTS: &[(&str, Part)] = &[("leader", Part::Leader), ("server", Part::Server), ("trainer", Part::Trainer)];
 pub(super) const PART_WORDS: &[&str] = &["leader", "server", "trainer"];
 
-pub use crate::formats::document::limits::{MAX_PORTS, MAX_REPLICAS};
-/// Maximum number of restarts, unless they are unlimited.
-pub const MAX_RESTARTS: u32 = 1_000_000;
-/// The word for restarts without a limit.
-pub const UNLIMITED: &str = "unlimited";
+pub use crate::formats::document::limits::{MAX_PORTS, MAX_REPLICAS, MAX_RESTARTS, UNLIMITED};
 /// Maximum number of steps at once.
 pub const MAX_PARALLELISM: u32 = 10_000;
 /// Maximum length of the name of a role, a step or a port.

@@ -4,13 +4,12 @@
 use std::time::Duration;
 
 use super::keys::{
-    self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PARALLELISM, MAX_PORTS, MAX_REPLICAS, MAX_RESTARTS, ON_FAILURE,
-    PART_WORDS, PARTS, UNLIMITED,
+    self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PARALLELISM, MAX_PORTS, MAX_REPLICAS, ON_FAILURE, PART_WORDS, PARTS,
 };
 use crate::diag::{Code, Span};
 use crate::formats::document::reader::{At, Entries, NameRule, Reader, did_you_mean, either};
 use crate::formats::document::tree::{Node, Value, shortened};
-use crate::model::{Contract, Exits, MinSucceeded, Mount, Part, Restart};
+use crate::model::{Contract, Exits, MinSucceeded, Mount, Part};
 
 #[derive(Debug, Default)]
 pub(super) struct RawDocument {
@@ -299,10 +298,7 @@ fn one_of_two<T>(reader: &mut Reader<'_>, name: &str, inner: Option<At<T>>, oute
 
 /// A number, or a mapping.
 fn restart<'a>(table: &'static keys::Table) -> impl Fn(&mut Reader<'a>, &str, &Node) -> Option<RawRestart> {
-    let count = |reader: &mut Reader<'a>, what: &str, node: &Node| match node.text() {
-        Some(UNLIMITED) => Some(At { value: Restart::UNLIMITED, at: node.at }),
-        _ => reader.number(what, node, 0, MAX_RESTARTS),
-    };
+    let count = |reader: &mut Reader<'a>, what: &str, node: &Node| reader.restarts(what, node);
     move |reader, what, node| {
         if !matches!(&node.value, Value::Map(_)) {
             return Some(RawRestart { max: count(reader, what, node).map(|at| at.value), ..RawRestart::default() });

@@ -4,7 +4,6 @@ use crate::formats::document::keys::{Key, KeyKind, Table, key};
 
 /// The most replicas of a member.
 pub(super) const MAX_REPLICAS: u32 = 10_000;
-pub(super) const MAX_RETRIES: u32 = 1_000_000;
 /// PaddleFlow replaces other values of `parallelism`.
 pub(super) const PARALLELISM: u32 = 10;
 pub(super) const MAX_PARALLELISM: u32 = 20;
@@ -298,7 +297,7 @@ pub static RETRIES: Table = Table {
     title: "`retries`",
     help: "",
     keys: &[
-        key("max", KeyKind::Number(0, MAX_RETRIES as i64), "`0`", "Number of restarts.", "3"),
+        key("max", KeyKind::Restart, "`0`", "Number of restarts.", "3"),
         key(
             "backoff",
             KeyKind::Duration,

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::keys::{self, MAX_REPLICAS, MAX_RETRIES, STRATEGIES, TYPES};
+use super::keys::{self, MAX_REPLICAS, STRATEGIES, TYPES};
 use super::literal;
 use super::template::{Braces, place};
 use crate::diag::{Code, Span};
@@ -484,13 +484,12 @@ fn flavour(reader: &mut Reader<'_>, node: &Node) -> RawFlavour {
 }
 
 fn retries(reader: &mut Reader<'_>, node: &Node) -> Option<(u32, Option<Duration>)> {
-    let max = |reader: &mut Reader<'_>, what: &str, node: &Node| reader.number(what, node, 0, MAX_RETRIES);
     if !matches!(node.value, Value::Map(_)) {
-        return max(reader, "`retries`", node).map(|max| (max.value, None));
+        return reader.restarts("`retries`", node).map(|max| (max.value, None));
     }
     let entries = reader.entries("`retries`", node, keys::RETRIES.names())?;
     let backoff = entries.value(reader, "backoff", Reader::duration);
-    Some((entries.value(reader, "max", max).unwrap_or(0), backoff))
+    Some((entries.value(reader, "max", Reader::restarts).unwrap_or(0), backoff))
 }
 
 fn cache<'n>(reader: &mut Reader<'_>, node: &'n Node) -> RawCache<'n> {

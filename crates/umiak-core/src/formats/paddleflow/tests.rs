@@ -1019,6 +1019,10 @@ fn dialects() {
             "F0123 3: `timeout` is a key of umiak, which PaddleFlow rejects"
         ]
     );
+    for retries in ["unlimited", "{max: unlimited}"] {
+        let pipeline = pipeline(&one(&format!("command: x, retries: {retries}")));
+        assert_eq!(step(&pipeline, "s").job.policy.restart.max, Restart::UNLIMITED);
+    }
 }
 
 #[test]
