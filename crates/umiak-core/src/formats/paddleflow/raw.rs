@@ -11,7 +11,7 @@ use crate::formats::document::keys::Table;
 use crate::formats::document::reader::{At, Entries, NameRule, Reader, did_you_mean};
 use crate::formats::document::template::refuse_unquoted;
 use crate::formats::document::tree::{Node, ScalarKind, Value, shortened};
-use crate::model::{OnFailure, Resources};
+use crate::model::{OnFailure, Resources, SystemParameter};
 
 const COMPONENT: &[NameRule] = &[
     (|name| !name.is_empty() && name.chars().count() <= 30, "at most 30 characters, and at least one"),
@@ -567,6 +567,10 @@ fn parameters<'n>(reader: &mut Reader<'_>, node: &'n Node) -> Option<Vec<RawPara
 
 fn parameter<'n>(reader: &mut Reader<'_>, name: At<String>, node: &'n Node) -> RawParameter<'n> {
     reader.name(&name, "a parameter", VARIABLE);
+    if SystemParameter::ALL.iter().any(|system| system.name() == name.value) {
+        let message = format!("parameter `{}` is not used: templates mean the system parameter", name.value);
+        reader.notice(Code::F0051, name.at, message, "has no effect; use another name");
+    }
     let what = format!("parameter `{}`", shortened(&name.value));
     let has = |key: &str| node.entries().iter().any(|(one, _)| one.text() == Some(key));
     if !has("type") && !has("default") {

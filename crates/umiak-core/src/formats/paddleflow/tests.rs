@@ -1023,6 +1023,10 @@ fn dialects() {
         let pipeline = pipeline(&one(&format!("command: x, retries: {retries}")));
         assert_eq!(step(&pipeline, "s").job.policy.restart.max, Restart::UNLIMITED);
     }
+    assert_eq!(
+        checked(&one("command: x, parameters: {PF_RUN_ID: x}")),
+        ["F0051 3: parameter `PF_RUN_ID` is not used: templates mean the system parameter"]
+    );
 }
 
 #[test]
