@@ -68,7 +68,8 @@ fn serve_one(mut stream: UnixStream) -> io::Result<()> {
         let _ = stream.read(&mut [0]);
         // The caller is gone, as when a connection breaks.
         if *running.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = kill(pid, Signal::SIGHUP);
+            // Not SIGHUP, which `nohup` has its children ignore.
+            let _ = kill(pid, Signal::SIGTERM);
         }
     })?;
     // It is not reaped before the other thread knows that it has ended, so that its number is not another process's.
