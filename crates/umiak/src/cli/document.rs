@@ -34,7 +34,9 @@ fn bytes(from: impl Read) -> std::io::Result<Vec<u8>> {
 /// Adds what the command line says to the settings. Paths start at `dir`.
 pub(super) fn choose(settings: &mut Settings, chosen: &Chosen, dir: &Path) -> Result<(), Diagnostic> {
     for (name, path) in &chosen.filesystems {
-        settings.filesystems.insert(name.clone(), dir.join(path));
+        // `.` and the directory's own name are the same place, also for the cache.
+        let place: PathBuf = dir.join(path).components().collect();
+        settings.filesystems.insert(name.clone(), place);
     }
     for (name, resources) in &chosen.flavours {
         let resources = settings::flavour(resources).map_err(|reason| {
@@ -96,5 +98,20 @@ pub(super) fn parameter(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("write NAME=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_name() {
+        let mut settings = Settings::default();
+        let filesystems = [("a", "."), ("b", "/here"), ("c", "./x/.")].map(|(name, path)| (name.into(), path.into()));
+        let chosen = Chosen { filesystems: filesystems.into(), ..Chosen::default() };
+        choose(&mut settings, &chosen, Path::new("/here")).unwrap();
+        let names = ["a", "b", "c"].map(|name| settings.filesystems[name].as_os_str().to_owned());
+        assert_eq!(names, ["/here", "/here", "/here/x"]);
     }
 }

@@ -92,7 +92,7 @@ pub(super) struct What {
     #[arg(long, value_name = "NAME=RESOURCES", value_parser = document::parameter)]
     flavour: Vec<(String, String)>,
     /// Skip a step of a pipeline, or a DAG with all its steps
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
     disable: Vec<String>,
     /// Treat an OpenPAI job as OpenPAI does: it succeeds even if all instances failed, and transient failures are
     /// repeated at once and without a limit
