@@ -177,12 +177,15 @@ impl Driver {
             conducted.signals += 1;
             self.run.return_terminal |= conducted.signals > MOST_SIGNALS;
         }
-        let (stops, others) =
-            std::mem::take(&mut conducted.acts).into_iter().partition(|act| matches!(act, Act::Stop { .. }));
-        conducted.acts = others;
-        let stops: VecDeque<Act> = stops;
-        for act in stops {
-            let Act::Stop { ids, force } = act else { continue };
+        let acts = std::mem::take(&mut conducted.acts);
+        if !acts.iter().any(|act| matches!(act, Act::Stop { .. })) {
+            self.tell_spared_steps(reason);
+        }
+        for act in acts {
+            let Act::Stop { ids, force } = act else {
+                self.act(act);
+                continue;
+            };
             self.tell_stopping_steps(reason, force);
             for id in ids {
                 self.with(id, |job| {

@@ -320,7 +320,7 @@ fn of_html(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fmt::Write as _;
 
     use umiak_core::diag::Source;
@@ -338,7 +338,7 @@ mod tests {
         Drawing { pipeline, run: None }.draw(graph, &style)
     }
 
-    const FIVE: &str = r#"
+    pub(in crate::views) const FIVE: &str = r#"
 name: ctr
 entry_points:
   prepare: {command: a}

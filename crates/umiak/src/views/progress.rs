@@ -447,6 +447,7 @@ mod tests {
     use umiak_core::status::RunStatus;
     use unicode_width::UnicodeWidthStr as _;
 
+    use super::super::graph::tests::FIVE;
     use super::*;
     use crate::screen::{StatusLine, drawn};
 
@@ -548,28 +549,6 @@ mod tests {
     fn style(width: usize) -> Style {
         Style { fixed_width: Some(width), ..Style::default() }
     }
-
-    const FIVE: &str = r#"
-name: ctr
-entry_points:
-  prepare: {command: a}
-  split: {deps: prepare, command: a, loop_argument: [1, 2, 3]}
-  check:
-    deps: prepare
-    entry_points:
-      rows: {command: a}
-      extra: {deps: rows, command: a, condition: '"<a>" == "b"'}
-  train:
-    deps: split, check
-    distributed_job:
-      framework: paddle
-      members:
-        - {role: pserver, replicas: 2, command: a}
-        - {role: pworker, replicas: 2, command: a}
-  evaluate: {deps: train, command: a}
-post_process:
-  notify: {command: a}
-"#;
 
     fn five() -> Told {
         let mut told = Told::new(FIVE);

@@ -97,7 +97,9 @@ fn stopped_late() {
     running.signal(SIGINT);
     running.wait_until("the stop is recorded", || place.journal().iter().any(is_stopping));
     place.file("go", "");
-    running.finish().expect_code(0);
+    let outcome = running.finish();
+    outcome.expect_code(0);
+    assert!(outcome.err().contains("waiting for the post step; press Ctrl-C again to kill it"), "{}", outcome.err());
     place.expect_ends("succeeded, a succeeded, mail succeeded");
 }
 
