@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tracing::warn;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, NodeEnd, Outcome, PlannedPipeline, SkipReason, StopReason};
+use umiak_core::machine::exit_code::{STOPPED, interrupted};
 use umiak_core::machine::job;
 use umiak_core::machine::pipeline::{Effect, Event, Machine, Recorded, Resolution, State};
 use umiak_core::model::{Body, Pipeline, StepIndex, StepName};
@@ -28,8 +29,6 @@ use crate::screen::{Activity, StatusLine};
 
 /// The exit code of a pipeline that has failed, whatever its steps exited with.
 const FAILED: u8 = 1;
-/// The exit code after `umiak stop`.
-const STOPPED: u8 = 3;
 
 pub(super) struct PipelineSteps {
     pipeline: Arc<Pipeline>,
@@ -156,7 +155,7 @@ impl PipelineSteps {
             (Outcome::Succeeded, _) => 0,
             (Outcome::Failed, _) => FAILED,
             (_, Some(StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => {
-                128u8.wrapping_add(signal as u8)
+                interrupted(CODES, signal)
             }
             (Outcome::Interrupted | Outcome::Stopped, _) => STOPPED,
         }
