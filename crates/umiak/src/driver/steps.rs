@@ -177,11 +177,7 @@ impl Driver {
             conducted.signals += 1;
             self.run.return_terminal |= conducted.signals > MOST_SIGNALS;
         }
-        let acts = std::mem::take(&mut conducted.acts);
-        if !acts.iter().any(|act| matches!(act, Act::Stop { .. })) {
-            self.tell_spared_steps(reason);
-        }
-        for act in acts {
+        for act in std::mem::take(&mut conducted.acts) {
             let Act::Stop { ids, force } = act else {
                 self.act(act);
                 continue;

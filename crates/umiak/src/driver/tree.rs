@@ -176,20 +176,6 @@ impl Run {
 }
 
 impl Driver {
-    /// Reports a request to stop that ends none of the steps that run: only the post step does.
-    pub(super) fn tell_spared_steps(&self, reason: StopReason) {
-        if self.jobs.is_empty() || self.run.return_terminal || self.run.talk.output != OutputMode::Human {
-            return;
-        }
-        let again = if matches!(reason, StopReason::User) {
-            "a second request kills it"
-        } else {
-            "press Ctrl-C again to kill it"
-        };
-        let text = format!("for the post step; {again}");
-        self.run.alert(|style| style.progress("Waiting", &[text], &time_of_day()));
-    }
-
     /// Reports a request to stop all steps. Without a tree, each step has a line.
     pub(super) fn tell_stopping_steps(&self, reason: StopReason, force: bool) {
         let running = self.jobs.len();

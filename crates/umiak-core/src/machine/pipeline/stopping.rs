@@ -34,6 +34,11 @@ impl Machine {
         self.stop.is_some_and(|stop| stop.force)
     }
 
+    /// True if the post step runs although the run is asked to stop.
+    pub fn spares_post(&self) -> bool {
+        self.stop.is_some() && self.post.is_some_and(|post| self.instances.get(post).state == State::Running)
+    }
+
     /// True if nothing but the post step starts any more.
     pub(super) fn is_halted(&self) -> bool {
         self.failed_fast || self.stop.is_some()

@@ -329,6 +329,13 @@ impl Steps for PipelineSteps {
     fn stop(&mut self, desk: &mut Desk<'_>, reason: StopReason, force: bool) {
         self.stopping.get_or_insert(reason);
         self.apply(desk, Event::StopAsked { reason, force });
+        if self.machine.spares_post() {
+            let again = match reason {
+                StopReason::User => "a second request kills it",
+                _ => "press Ctrl-C again to kill it",
+            };
+            desk.run.progress("Waiting", &[format!("for the post step; {again}")]);
+        }
     }
 
     fn watch(&self) -> Option<BorrowedFd<'_>> {
