@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     Backend, Contract, Device, DeviceKind, Endpoint, Host, Job, JobId, NodeIndex, PaddleVariables, Part, Port, Rank,
-    RoleName, Slot, WorldSize,
+    RoleName, Slot, TorchVariables, WorldSize,
 };
 
 /// A variable and its value.
@@ -128,6 +128,8 @@ pub struct Options {
     pub stages: Vec<String>,
     /// The user who submitted the job.
     pub user: String,
+    #[serde(default, skip_serializing_if = "TorchVariables::are_usual")]
+    pub torch: TorchVariables,
     /// The user has set `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
     pub async_error_handling_is_set: bool,
     /// Variables that the platform set for the pod and that keep their values: host names, for example, are better than
@@ -173,10 +175,19 @@ pub struct Topology {
     pub nodes: Vec<Node>,
     /// By rank.
     pub members: Vec<Member>,
-    /// Where Paddle's rank 0 hosts its store.
+    /// Where ranks find Paddle's store: at rank 0, or at the relay on its node.
     pub paddle_store: Endpoint<Host>,
-    /// Where torch's rank 0 hosts its store.
+    /// Where rank 0 hosts Paddle's store, if `paddle_store` is a relay. Known on its node only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relayed_store: Option<Endpoint<Host>>,
+    /// Where torch's store is.
     pub torch_store: Endpoint<Host>,
+    /// True if umiak hosts torch's store; otherwise rank 0 does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent_store: bool,
+    /// How many attempts before this one ended because nodes came or went, and not with a failure.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub changes: u32,
     /// The kind of the members' devices; `None` on CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_kind: Option<DeviceKind>,
@@ -185,6 +196,11 @@ pub struct Topology {
     /// The trainers' hosts, joined by commas.
     #[serde(skip)]
     hosts: Lazy<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_none(changes: &u32) -> bool {
+    *changes == 0
 }
 
 /// Lists of all members, set for every member and therefore computed once.
@@ -241,7 +257,10 @@ impl Topology {
             nodes,
             members,
             paddle_store,
+            relayed_store: None,
             torch_store,
+            agent_store: false,
+            changes: 0,
             device_kind,
             lists: Lazy::default(),
             hosts: Lazy::default(),
@@ -253,6 +272,18 @@ impl Topology {
             let devices: Vec<String> = self.members.iter().map(|member| member.device_positions(":")).collect();
             Lists { endpoints: Part::ALL.map(|part| joined(&self.members, part, None)), devices: devices.join(",") }
         })
+    }
+
+    /// The same, with torch's store hosted by umiak at this endpoint.
+    #[must_use]
+    pub fn with_agent_store(mut self, at: Endpoint<Host>) -> Self {
+        (self.torch_store, self.agent_store) = (at, true);
+        self
+    }
+
+    /// Where this member finds Paddle's store; for rank 0, where it hosts it.
+    pub fn paddle_store_of(&self, member: &Member) -> &Endpoint<Host> {
+        self.relayed_store.as_ref().filter(|_| member.rank == Rank(0)).unwrap_or(&self.paddle_store)
     }
 
     pub fn world_size(&self) -> WorldSize {

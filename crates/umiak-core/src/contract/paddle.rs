@@ -45,7 +45,7 @@ fn everything(view: &View<'_>, member: &Member) -> Vec<Variable> {
     let rank = member.rank.0.to_string();
     let local_rank = member.local_rank.to_string();
     let mut variables = vec![
-        ("PADDLE_MASTER", topology.paddle_store.to_string()),
+        ("PADDLE_MASTER", topology.paddle_store_of(member).to_string()),
         ("PADDLE_GLOBAL_SIZE", world.clone()),
         ("PADDLE_LOCAL_SIZE", topology.local_size(member).to_string()),
         ("PADDLE_GLOBAL_RANK", rank.clone()),
@@ -148,6 +148,7 @@ pub(crate) mod tests {
     static JOB: LazyLock<Job> = LazyLock::new(|| Job {
         name: JobId::new("j").unwrap(),
         labels: BTreeMap::new(),
+        agent_store: false,
         contracts: Vec::new(),
         roles: Vec::new(),
         policy: Policy::default(),
