@@ -17,6 +17,9 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     pub contracts: Vec<Contract>,
+    /// Umiak hosts torch's store of each group of ranks; otherwise the first rank does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent_store: bool,
     pub roles: Vec<Role>,
     pub policy: Policy,
 }

@@ -4,6 +4,7 @@
 
 mod capabilities;
 mod dialect;
+mod etcd;
 mod exit;
 mod framework;
 mod ids;
@@ -14,11 +15,13 @@ mod part;
 mod pipeline;
 pub(crate) mod request;
 mod seconds;
+mod streams;
 mod time;
 mod whose;
 
 pub use capabilities::{Capabilities, Hosts, OutputSource, Unit};
 pub use dialect::{ExitCodes, Generation, OutputMode, Show};
+pub use etcd::{EtcdEndpoint, EtcdOptions, EtcdTls, EtcdUser, InvalidEtcdEndpoint};
 pub use exit::{Classed, Exit, ExitClass, SpawnError, SpawnStage, signal_name};
 pub use framework::Framework;
 pub use ids::{
@@ -36,9 +39,10 @@ pub use pipeline::{
     Reference, Step, Store, SystemParameter, Text, Value, Workload,
 };
 pub use request::{
-    Backend, CommandRequest, Crew, DeviceRequest, HeterStage, Interpreter, LogNames, LogRequest, MAX_NODES, Mode,
-    Nodes, Omp, PaddleHabits, PaddleVariables, Pod, PortRequest, Proxies, Request, Rotation, SERVER_PATIENCE,
-    ServerMode,
+    Backend, CommandRequest, Crew, DeviceRequest, ELASTIC_WINDOW, Elastic, HeterStage, Interpreter, LogNames,
+    LogRequest, MAX_NODES, Mode, Nodes, Omp, PaddleHabits, PaddleVariables, Pod, PortRequest, Processes, Proxies,
+    Request, Rotation, SERVER_PATIENCE, ScriptKind, ServerMode, StoreHost, TorchHabits, TorchLogs, TorchVariables,
 };
-pub use time::Timestamp;
+pub use streams::{OnConsole, PrefixOf, Stream, StreamMap, StreamRules, Streams, substituted};
+pub use time::{Timestamp, shown};
 pub use whose::{Whose, replica_parts};

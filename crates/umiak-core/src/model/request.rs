@@ -9,7 +9,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceKind, Endpoint, ExitCodes, Generation, JobId, Part, Policy, Port};
+use super::{DeviceKind, Endpoint, ExitCodes, Generation, JobId, Part, Policy, Port, StreamRules};
 
 /// A launched job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Request {
     pub line: String,
     pub mode: Mode,
     pub nodes: Nodes,
+    /// Present if the nodes may come and go.
+    pub elastic: Option<Elastic>,
     /// The address given for this node. The legacy generation uses it only with several nodes: it takes a single node's
     /// address from `--ips`.
     pub host: Option<IpAddr>,
@@ -38,8 +40,8 @@ pub struct Request {
     pub devices: Option<DeviceRequest>,
     /// Several processes may use one device.
     pub share_devices: bool,
-    /// On each node; `None` for one per device.
-    pub processes: Option<u32>,
+    /// On each node.
+    pub processes: Processes,
     /// Processes are bound to the CPUs near their devices.
     pub numa: bool,
     pub backend: Backend,
@@ -52,8 +54,14 @@ pub struct Request {
     /// `--server-timeout`: a server that does not listen within this time has failed; with zero, trainers do not wait.
     /// Without it trainers wait for [`SERVER_PATIENCE`], and then start.
     pub server_timeout: Option<Duration>,
+    /// Which process hosts torch's store.
+    pub store: StoreHost,
+    /// Ranks reach the store of Paddle's rank 0 through a relay of umiak.
+    pub store_relay: bool,
     /// Present if umiak replaces one of Paddle's launchers.
     pub paddle: Option<PaddleHabits>,
+    /// Present if umiak replaces `torchrun`.
+    pub torch: Option<TorchHabits>,
 }
 
 /// How long trainers wait for servers that do not listen on their ports, by default.
@@ -99,6 +107,61 @@ pub struct LogRequest {
     pub rotation: Option<Rotation>,
 }
 
+/// The number of processes on each node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Processes {
+    Number(u32),
+    /// One for each device that is requested, or that the node has.
+    PerDevice,
+    /// One for each CPU.
+    PerCpu,
+    /// One for each device of this kind; a node without them cannot take part.
+    Per(DeviceKind),
+    /// One for each device of the node; one for each CPU if it has none.
+    PerDeviceOrCpu,
+}
+
+impl Processes {
+    /// The number, if it does not depend on the node.
+    pub fn number(self) -> Option<u32> {
+        match self {
+            Self::Number(number) => Some(number),
+            Self::PerDevice | Self::PerCpu | Self::Per(_) | Self::PerDeviceOrCpu => None,
+        }
+    }
+}
+
+/// Which process hosts the key-value store at which torch's ranks meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreHost {
+    /// Rank 0, as in scripts that set `MASTER_PORT` themselves.
+    Rank0,
+    /// Umiak on the coordinator's node: it listens before the first rank starts, and every rank is a client. On one node
+    /// the endpoint may be given: `--master-addr`, `--master-port`.
+    Agent { host: Option<String>, port: Option<Port> },
+}
+
+/// Behaviour of `torchrun`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TorchHabits {
+    pub variables: TorchVariables,
+    /// The job's id is random: `--standalone`, and one node without a rendezvous.
+    pub random_id: bool,
+    pub logs: TorchLogs,
+    pub streams: StreamRules,
+}
+
+/// Where `torchrun` keeps the output of its workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TorchLogs {
+    /// In the directory of the run.
+    InRun,
+    /// Nowhere: `--log-dir /dev/null`. Umiak needs them while the job runs.
+    Dropped,
+    /// `--log-dir`.
+    Dir(PathBuf),
+}
+
 /// When logs are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rotation {
@@ -118,8 +181,25 @@ pub struct CommandRequest {
     pub with_coverage: bool,
     /// `run_check`: the script is Paddle's own check, located by the interpreter.
     pub is_check: bool,
+    /// What the script is, if its name does not tell.
+    pub kind: ScriptKind,
+    /// `${local_rank}` in arguments stands for the local rank, as in `torchrun`.
+    pub substitutes: bool,
     /// Why the word that was taken for the script may not be one, for the message if it does not exist.
     pub misread: Option<String>,
+}
+
+/// What the script of a launcher is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScriptKind {
+    /// A Python file or a program, as its name and its permissions tell.
+    ByName,
+    /// A Python file, whatever its name is.
+    Python,
+    /// A Python module: `-m`.
+    Module,
+    /// A program: `--no-python`.
+    Program,
 }
 
 /// How a command line names the interpreter.
@@ -165,6 +245,8 @@ pub enum Proxies {
 pub enum Omp {
     /// 1, unless the variable is set. Paddle does the same, and warns at import if there are more.
     OneUnlessSet,
+    /// The same if this node has several ranks, as in `torchrun`; a single rank may use all CPUs.
+    OneIfSeveral,
     /// The CPUs available to umiak, divided among the ranks of this node.
     Share,
     Count(u32),
@@ -183,6 +265,41 @@ pub struct PaddleVariables {
     pub auto_parallel_config: Option<String>,
     pub cluster_topo_path: Option<String>,
     pub rank_mapping_path: Option<String>,
+}
+
+/// Options for the variables of `torchrun`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TorchVariables {
+    /// `ROLE_NAME`.
+    pub role: String,
+    /// `TORCHELASTIC_SIGNALS_TO_HANDLE`.
+    pub signals: String,
+    /// Every rank has `LOCAL_RANK` 0 and sees one device.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub virtual_local_rank: bool,
+    /// There is no error file: `--log-dir /dev/null`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_error_file: bool,
+}
+
+impl TorchVariables {
+    /// Signals that are passed on to ranks.
+    pub const SIGNALS: [&str; 4] = ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"];
+
+    pub(crate) fn are_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for TorchVariables {
+    fn default() -> Self {
+        Self {
+            role: "default".to_owned(),
+            signals: Self::SIGNALS.join(","),
+            virtual_local_rank: false,
+            no_error_file: false,
+        }
+    }
 }
 
 /// The maximum number of nodes of a job.
@@ -211,6 +328,18 @@ impl Nodes {
         }
     }
 }
+
+/// A job whose nodes come and go: at most [`Nodes::count`] take part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elastic {
+    /// The fewest nodes that train.
+    pub min: u32,
+    /// How long others are awaited once these are there.
+    pub window: Duration,
+}
+
+/// The window of both Paddle's current launcher and torchrun.
+pub const ELASTIC_WINDOW: Duration = Duration::from_secs(30);
 
 /// The kind of job: `--run_mode`, or implied by other flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -378,6 +507,7 @@ pub(crate) mod tests {
             line: "umiak launch train.py".to_owned(),
             mode: Mode::Collective,
             nodes: Nodes::One,
+            elastic: None,
             host: None,
             ip: None,
             node_rank: None,
@@ -385,7 +515,7 @@ pub(crate) mod tests {
             uneven: false,
             devices: None,
             share_devices: false,
-            processes: None,
+            processes: Processes::PerDevice,
             numa: false,
             backend: Backend::Auto,
             ports: PortRequest::Free,
@@ -397,11 +527,16 @@ pub(crate) mod tests {
                 args: vec![],
                 with_coverage: false,
                 is_check: false,
+                kind: ScriptKind::ByName,
+                substitutes: false,
                 misread: None,
             },
             policy: Policy::default(),
             exit_codes: ExitCodes::Umiak,
             server_timeout: None,
+            store: StoreHost::Rank0,
+            store_relay: false,
+            torch: None,
             paddle: Some(PaddleHabits {
                 variables: PaddleVariables { env_limit: Some(48_000), ..PaddleVariables::default() },
                 log_level: "INFO".into(),

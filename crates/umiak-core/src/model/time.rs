@@ -31,3 +31,16 @@ impl std::ops::Add<Duration> for Timestamp {
         Self(self.0.saturating_add(duration.as_micros() as u64))
     }
 }
+
+/// `4 ms`, `3.2 s`, `2m14s`, `1h02m`.
+pub fn shown(duration: std::time::Duration) -> String {
+    let millis = duration.as_millis();
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{millis} ms"),
+        1..10 => format!("{:.1} s", duration.as_secs_f64()),
+        10..60 => format!("{seconds} s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+    }
+}
