@@ -15,6 +15,7 @@ mod peers;
 mod python;
 pub mod rank;
 pub mod signatures;
+pub mod store;
 mod text;
 mod words;
 
