@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::limits::{ANSWER, CONNECT, Limits, REFUSED, RETRY};
 use super::messages::{
-    Answer, Decision, FromAgent, Join, Loss, NodeName, Refusal, Servers, Stage, Standing, Start, Stop, ToAgent, Waiting,
+    Answer, Decision, Expects, FromAgent, Join, Loss, NodeName, Refusal, Servers, Stage, Standing, Start, Stop,
+    ToAgent, Waiting,
 };
 use crate::model::Timestamp;
 
@@ -58,6 +59,10 @@ pub enum News {
     /// The coordinator was not reached in time.
     TimeUp(Answer),
     Start(Box<Start>),
+    /// The job runs on this many other nodes; this one waits for its turn.
+    Spare {
+        nodes: u32,
+    },
     Stop(Stop),
     Decision(Box<Decision>),
     /// No other node can decide: judge by the ends of this node.
@@ -340,24 +345,34 @@ impl Agent {
 
     fn start(&mut self, mut start: Start, effects: &mut Vec<Effect>) {
         let ready = matches!(self.join.standing.stage, Stage::Ready(_));
-        if !ready || start.attempt != self.join.standing.attempt || self.started == Some(start.attempt) {
+        if !ready || !self.is_next(start.attempt) || self.started == Some(start.attempt) {
             return;
         }
-        let Some(you) = start.nodes.iter().position(|node| node.launch == self.join.launch) else { return };
+        let Some(you) = start.nodes.iter().position(|node| node.launch == self.join.launch) else {
+            return effects.push(Effect::Tell(News::Spare { nodes: start.nodes.len() as u32 }));
+        };
         start.you = you as u32;
         self.started = Some(start.attempt);
-        self.join.standing.stage = Stage::Running;
+        self.join.standing = Standing::new(start.attempt, Stage::Running);
         effects.push(Effect::Tell(News::Start(Box::new(start))));
+    }
+
+    /// True for the attempt that this node is ready for. A guest of an elastic job has not counted those before.
+    fn is_next(&self, attempt: u32) -> bool {
+        let own = self.join.standing.attempt;
+        attempt == own || attempt > own && matches!(self.join.expects, Expects::Range { .. })
     }
 
     /// The attempt that is decided next: while the ranks of one are still ending, the next may be decided already.
     fn undecided(&self) -> u32 {
         let attempt = self.join.standing.attempt;
-        if self.decided == Some(attempt) { attempt + 1 } else { attempt }
+        self.decided.filter(|decided| *decided >= attempt).map_or(attempt, |decided| decided + 1)
     }
 
     fn decide(&mut self, decision: Box<Decision>, now: Timestamp, effects: &mut Vec<Effect>) {
-        if decision.attempt != self.undecided() {
+        // The end of the job reaches guests too, and that of an attempt a member that missed its start.
+        let is_ready = matches!(self.join.standing.stage, Stage::Ready(_));
+        if decision.attempt != self.undecided() && !(is_ready && self.is_next(decision.attempt)) {
             return;
         }
         self.decided = Some(decision.attempt);
@@ -365,6 +380,13 @@ impl Agent {
         if decision.restart.is_none() {
             effects.push(Effect::Send(FromAgent::Bye));
             return self.finish(News::Decision(decision), effects);
+        }
+        // A newcomer of an elastic job missed its first start: it is as ready for the next one.
+        if let (None, Expects::Range { .. }, Stage::Ready(offer)) =
+            (self.started, &self.join.expects, &self.join.standing.stage)
+        {
+            let ready = Stage::Ready(offer.clone());
+            return self.say(Standing::new(self.undecided(), ready), now, effects);
         }
         effects.push(Effect::Tell(News::Decision(decision)));
         // Our last report crossed the decision, and applies to the next attempt too.

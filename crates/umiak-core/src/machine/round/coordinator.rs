@@ -19,10 +19,12 @@ use crate::facts::Outcome;
 use crate::model::{self, Endpoint, Exit, FIRST_ATTEMPT, Part, Timestamp};
 
 mod doors;
+mod members;
 mod refusals;
 mod time;
 mod verdict;
 
+use members::Members;
 use refusals::Refusals;
 
 /// A connection, numbered by the network; never reused.
@@ -41,6 +43,8 @@ pub struct Options {
     /// The time without progress after which a job hangs, if it is limited.
     pub hang: Option<Duration>,
     pub restart: model::Restart,
+    /// How long an elastic job with enough nodes waits for others.
+    pub window: Duration,
     /// Jitter of back-offs.
     pub seed: u64,
 }
@@ -119,6 +123,7 @@ pub struct Coordinator {
     early: Vec<(Link, Join, Option<IpAddr>)>,
     refusals: Refusals,
     restarts: Vec<Timestamp>,
+    members: Members,
     /// The decision on the previous attempt, for nodes that missed it.
     last: Option<Box<Decision>>,
     /// How many nodes have reported a bad end in this attempt.
@@ -164,6 +169,12 @@ struct Node {
     /// Position among the nodes that reported bad ends.
     turn: Option<u64>,
     bye: bool,
+    /// It takes part in the current attempt.
+    is_member: bool,
+    /// It took part in the last one, and has not been lost since.
+    was_member: bool,
+    /// In how many attempts in a row only its ranks have failed.
+    failures: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -188,6 +199,7 @@ impl Coordinator {
             early: Vec::new(),
             refusals: Refusals::default(),
             restarts: Vec::new(),
+            members: Members::default(),
             last: None,
             turns: 0,
             news: News::default(),
@@ -241,9 +253,9 @@ impl Coordinator {
         self.attempt
     }
 
-    /// True until the first start: nodes may still come and go.
+    /// True until the first start: nodes may still come and go. In an elastic job, before each start.
     fn is_forming(&self) -> bool {
-        self.attempt == FIRST_ATTEMPT && matches!(self.phase, Phase::Gathering { .. })
+        matches!(self.phase, Phase::Gathering { .. }) && (self.attempt == FIRST_ATTEMPT || self.is_elastic())
     }
 
     fn by_link(&self, link: Link) -> Option<usize> {
@@ -268,13 +280,23 @@ impl Coordinator {
         }
         match &self.options.expects {
             Expects::List(list) => list.iter().position(|address| *address == self.nodes[node].join.address),
-            Expects::Count { .. } => Some(node),
+            Expects::Count { .. } | Expects::Range { .. } => Some(node),
         }
         .unwrap_or(node) as u32
     }
 
     fn links(&self) -> Vec<Link> {
         self.nodes.iter().filter_map(|node| node.link).collect()
+    }
+
+    /// Sends it to the nodes that take part in the current attempt; between two attempts to all.
+    fn send_members(&self, message: ToAgent, effects: &mut Vec<Effect>) {
+        let is_between = matches!(self.phase, Phase::Gathering { .. });
+        let members = self.nodes.iter().filter(|node| node.is_member || is_between);
+        let links: Vec<Link> = members.filter_map(|node| node.link).collect();
+        if !links.is_empty() {
+            effects.push(Effect::Send { links, message });
+        }
     }
 
     fn send_all(&self, message: ToAgent, effects: &mut Vec<Effect>) {
@@ -285,8 +307,14 @@ impl Coordinator {
     }
 
     fn standing(&mut self, node: usize, standing: Standing, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.nodes[node].lost.is_some() {
+            return;
+        }
+        if self.is_elastic() && self.guest_stands(node, &standing, now, effects) {
+            return;
+        }
         // Reports about older attempts are no longer needed.
-        if standing.attempt != self.attempt || self.nodes[node].lost.is_some() {
+        if standing.attempt != self.attempt {
             return;
         }
         let bad = match &standing.stage {
@@ -338,7 +366,7 @@ impl Coordinator {
     /// Stops all nodes; the first reason stands.
     fn stop(&mut self, why: Why, now: Timestamp, effects: &mut Vec<Effect>) {
         if matches!(self.phase, Phase::Gathering { .. } | Phase::Running { .. }) {
-            self.send_all(ToAgent::Stop(Stop { attempt: self.attempt, why: why.clone() }), effects);
+            self.send_members(ToAgent::Stop(Stop { attempt: self.attempt, why: why.clone() }), effects);
             self.phase = Phase::Stopping { why, since: now };
         }
     }
@@ -346,7 +374,7 @@ impl Coordinator {
     fn closed(&mut self, link: Link, now: Timestamp) {
         self.early.retain(|(other, ..)| *other != link);
         let Some(node) = self.by_link(link) else { return };
-        if self.is_forming() {
+        if self.is_guest(node) {
             return self.forget(node);
         }
         let node = &mut self.nodes[node];
@@ -357,6 +385,7 @@ impl Coordinator {
     /// Before the start, a node that leaves is missing again.
     fn forget(&mut self, node: usize) {
         let address = self.nodes.remove(node).join.address;
+        self.order.iter_mut().filter(|place| **place > node).for_each(|place| *place -= 1);
         self.answered(address, Answer::Left);
         self.news.pending = true;
     }
@@ -366,7 +395,8 @@ impl Coordinator {
         let link = self.nodes[node].link.take();
         effects.extend(link.map(|link| Effect::Close { link }));
         // The job cannot form without the node beside the coordinator.
-        if self.is_forming() && self.nodes[node].join.launch != self.options.launch {
+        let is_guest = self.is_guest(node) || self.is_elastic() && self.is_forming();
+        if is_guest && !self.is_own(node) {
             return self.forget(node);
         }
         let place = &mut self.nodes[node];
@@ -380,28 +410,33 @@ impl Coordinator {
     fn advance(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         match &self.phase {
             Phase::Gathering { since } => {
-                if self.all_ready() {
-                    return self.start(effects);
+                let since = *since;
+                if let Some(members) = self.ready(now) {
+                    return self.start(members, effects);
                 }
-                if now >= *since + self.options.limits.rendezvous {
+                if now >= since + self.options.limits.rendezvous {
                     let why = Why::TimeUp { waiting: self.waiting() };
                     self.end(Outcome::Failed, Some(why), None, now, effects);
                 }
             }
             Phase::Running { .. } => {
                 // The decision stops nodes that only serve.
-                if self.nodes.iter().all(|node| matches!(node.stage, Some(Stage::Serving | Stage::Succeeded))) {
+                let is_done = |node: &Node| matches!(node.stage, Some(Stage::Serving | Stage::Succeeded));
+                if self.order.iter().all(|node| is_done(&self.nodes[*node])) {
                     return self.end(Outcome::Succeeded, None, None, now, effects);
                 }
                 if self.is_hung(now) {
                     return self.stop(Why::Hung, now, effects);
+                }
+                if let Some(nodes) = self.joining(now) {
+                    return self.stop(Why::Joined { nodes }, now, effects);
                 }
                 self.tell_servers(now, effects);
             }
             Phase::Stopping { why, since } => {
                 let in_time = now < *since + self.options.settle + self.patience();
                 match why {
-                    Why::RankFailed { .. } | Why::NodeLost { .. } | Why::Hung => {
+                    Why::RankFailed { .. } | Why::NodeLost { .. } | Why::Joined { .. } | Why::Hung => {
                         if !(in_time && self.nodes.iter().any(Node::has_more_to_tell)) {
                             self.judge(why.clone(), now, effects);
                         }
@@ -433,8 +468,9 @@ impl Coordinator {
         let is_still = |node: &Node| {
             node.lost.is_none() && matches!(node.stage, Some(Stage::Hung | Stage::Serving | Stage::Succeeded))
         };
-        self.nodes.iter().any(|node| matches!(node.stage, Some(Stage::Hung)))
-            && self.nodes.iter().all(is_still)
+        let mut members = self.order.iter().map(|node| &self.nodes[*node]);
+        members.clone().any(|node| matches!(node.stage, Some(Stage::Hung)))
+            && members.all(is_still)
             && self.ended.is_none_or(|ended| now >= ended + self.options.hang.unwrap_or_default().max(RECHECK))
     }
 
@@ -446,7 +482,7 @@ impl Coordinator {
         let missing = self.deaf();
         if missing.is_empty() || self.servers.last.is_none_or(|last| now >= last + NEWS) {
             self.servers = News { pending: false, last: Some(now) };
-            self.send_all(ToAgent::Servers(Servers { attempt: self.attempt, missing }), effects);
+            self.send_members(ToAgent::Servers(Servers { attempt: self.attempt, missing }), effects);
         }
     }
 
@@ -456,15 +492,17 @@ impl Coordinator {
         order.filter(|(_, node)| self.nodes[**node].has_servers()).map(|(place, _)| place).collect()
     }
 
-    fn all_ready(&self) -> bool {
-        self.nodes.len() == self.options.expects.nodes()
-            && self.nodes.iter().all(|node| matches!(node.stage, Some(Stage::Ready(_))) && node.link.is_some())
+    /// The members of the next attempt in their order, if it can start.
+    fn ready(&mut self, now: Timestamp) -> Option<Vec<usize>> {
+        if self.is_elastic() {
+            return self.ready_members(now);
+        }
+        let is_complete = self.nodes.len() == self.options.expects.nodes() && self.nodes.iter().all(Node::is_ready);
+        is_complete.then(|| if self.order.is_empty() { self.sorted() } else { self.order.clone() })
     }
 
-    fn start(&mut self, effects: &mut Vec<Effect>) {
-        if self.order.is_empty() {
-            self.order = self.sorted();
-        }
+    fn start(&mut self, members: Vec<usize>, effects: &mut Vec<Effect>) {
+        self.order = members;
         let shares = self.order.iter().map(|node| {
             let Node { join, offer, .. } = &self.nodes[*node];
             let (processes, kind) =
@@ -494,12 +532,16 @@ impl Coordinator {
             paddle_store: paddle.unwrap_or_else(|| store(offer.stores[0])),
             torch_store: store(offer.stores[1]),
             restarts: Some(self.options.restart.max),
+            last: self.members.last,
             you: 0,
         };
         self.send_all(ToAgent::Start(start.clone()), effects);
-        for node in &mut self.nodes {
-            node.stage = Some(Stage::Running);
+        for node in &self.order {
+            let place = &mut self.nodes[*node];
+            (place.stage, place.is_member) = (Some(Stage::Running), true);
         }
+        self.members.world = start.nodes.iter().map(|node| node.processes.len() as u32).sum();
+        self.members.started = self.order.iter().map(|node| self.nodes[*node].join.launch).collect();
         self.phase = Phase::Running { start: Box::new(start) };
     }
 
@@ -517,13 +559,19 @@ impl Coordinator {
             }
             // Nodes on one host share an address: those stay in the order they joined.
             Expects::Count { sort_ip: true, .. } => order.sort_by_key(|node| join(node).address),
-            Expects::Count { .. } => order.sort_by_key(|node| join(node).launch != self.options.launch),
+            Expects::Count { .. } | Expects::Range { .. } => {
+                order.sort_by_key(|node| join(node).launch != self.options.launch);
+            }
         }
         order
     }
 }
 
 impl Node {
+    fn is_ready(&self) -> bool {
+        matches!(self.stage, Some(Stage::Ready(_))) && self.link.is_some()
+    }
+
     fn has_servers(&self) -> bool {
         let mut processes = self.offer.iter().flat_map(|offer| &offer.processes);
         processes.any(|process| process.part == Part::Server)

@@ -11,9 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::bounds::{Bounded, HOST, OneLine, TEXT, listed};
 use crate::diagnose;
-use crate::facts::{Outcome, StopReason, Verdict};
+use crate::facts::{Outcome, Resize, StopReason, Verdict};
 use crate::machine::job::{Decided, NODE_LOST};
-use crate::model::{Device, DeviceKind, Endpoint, Mode, Part, Port};
+use crate::model::{Device, DeviceKind, Endpoint, Mode, Part, Port, Request, StoreHost, shown};
 
 /// From an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +24,11 @@ pub enum FromAgent {
     /// unless the connection carries logs: then the messages of [`super::logs`] follow.
     Logs(super::logs::Hello),
     Standing(Standing),
+    /// The processes of this node's ranks in this attempt, by local rank: torch's store knows its clients by them.
+    Started {
+        attempt: u32,
+        pids: Vec<u32>,
+    },
     /// Heartbeat.
     Beat,
     /// The decision has arrived; nothing more follows.
@@ -57,25 +62,40 @@ pub struct Join {
 #[serde(rename_all = "snake_case")]
 pub enum JobKind {
     Collective,
+    /// Umiak hosts torch's store.
+    CollectiveStore,
+    /// Umiak relays to Paddle's store.
+    CollectiveRelay,
+    /// Both.
+    CollectiveStoreAndRelay,
     Rpc,
     Servers,
+    Torchrun,
 }
 
 impl JobKind {
-    pub fn of(mode: &Mode) -> Self {
-        match mode {
-            Mode::Collective => Self::Collective,
-            Mode::Rpc => Self::Rpc,
-            Mode::Servers(_) => Self::Servers,
+    pub fn of(request: &Request) -> Self {
+        match (&request.mode, &request.store) {
+            _ if request.torch.is_some() => Self::Torchrun,
+            (Mode::Collective, StoreHost::Rank0) if request.store_relay => Self::CollectiveRelay,
+            (Mode::Collective, StoreHost::Rank0) => Self::Collective,
+            (Mode::Collective, StoreHost::Agent { .. }) if request.store_relay => Self::CollectiveStoreAndRelay,
+            (Mode::Collective, StoreHost::Agent { .. }) => Self::CollectiveStore,
+            (Mode::Rpc, _) => Self::Rpc,
+            (Mode::Servers(_), _) => Self::Servers,
         }
     }
 
-    /// The value of `--run_mode`.
+    /// The value of `--run_mode`, or the flag or command that makes it another kind.
     pub fn word(self) -> &'static str {
         match self {
             Self::Collective => "collective",
+            Self::CollectiveStore => "collective with `--agent-store`",
+            Self::CollectiveRelay => "collective with `--store-relay`",
+            Self::CollectiveStoreAndRelay => "collective with `--agent-store` and `--store-relay`",
             Self::Rpc => "rpc",
             Self::Servers => "ps",
+            Self::Torchrun => "torchrun",
         }
     }
 }
@@ -88,13 +108,17 @@ pub enum Expects {
     List(#[serde(deserialize_with = "listed")] Vec<IpAddr>),
     /// This many, at any address: `--master` and `--nnodes`.
     Count { nodes: u32, sort_ip: bool },
+    /// An elastic job: its members may change between attempts. More than `max` may join; the others are spares.
+    Range { min: u32, max: u32 },
 }
 
 impl Expects {
+    /// The number of nodes, or the largest one.
     pub fn nodes(&self) -> usize {
         match self {
             Self::List(list) => list.len(),
             Self::Count { nodes, .. } => *nodes as usize,
+            Self::Range { max, .. } => *max as usize,
         }
     }
 }
@@ -144,6 +168,16 @@ pub enum Stage {
         #[serde(with = "Bounded::<TEXT>")]
         why: String,
     },
+}
+
+impl Stage {
+    /// True if ranks were started in this attempt.
+    pub(super) fn has_ranks(&self) -> bool {
+        match self {
+            Self::Running | Self::Serving | Self::Hung | Self::Succeeded | Self::Failed { .. } | Self::Told(_) => true,
+            Self::Ready(_) | Self::Interrupted { .. } | Self::Unable { .. } => false,
+        }
+    }
 }
 
 /// Resources that a node provides for an attempt.
@@ -266,6 +300,13 @@ pub struct NodeName {
     pub host: String,
 }
 
+/// `192.168.0.2 (gpu-b)`.
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.address, self.host)
+    }
+}
+
 /// Why a node is refused. Both sides display it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -289,6 +330,8 @@ pub enum Refusal {
     Full { nodes: u32 },
     /// The job has started without it, or is over.
     TooLate,
+    /// It was lost for too long, and an elastic job has gone on without it.
+    GivenUp,
 }
 
 impl Refusal {
@@ -301,7 +344,7 @@ impl Refusal {
             | Self::Rank { .. }
             | Self::MixedRanks
             | Self::Processes { .. } => true,
-            Self::NotListed { .. } | Self::Taken { .. } | Self::Full { .. } | Self::TooLate => false,
+            Self::NotListed { .. } | Self::Taken { .. } | Self::Full { .. } | Self::TooLate | Self::GivenUp => false,
         }
     }
 
@@ -312,7 +355,7 @@ impl Refusal {
             Self::Taken { .. } => RefusalKind::Taken,
             Self::Rank { .. } | Self::MixedRanks => RefusalKind::Rank,
             Self::Processes { .. } => RefusalKind::Processes,
-            Self::Full { .. } | Self::TooLate => RefusalKind::TooLate,
+            Self::Full { .. } | Self::TooLate | Self::GivenUp => RefusalKind::TooLate,
         }
     }
 }
@@ -333,8 +376,15 @@ pub enum RefusalKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     pub joined: u32,
+    /// The number of nodes; in an elastic job the smallest one.
     pub of: u32,
     pub missing: Vec<Missing>,
+    /// In an elastic job, the largest number of nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<u32>,
+    /// In an elastic job with enough nodes, for how long others are awaited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Duration>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -380,9 +430,45 @@ pub struct Start {
     /// The coordinator's `--max_restart`, which applies to all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<u32>,
+    /// The attempt before this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastAttempt>,
     /// The receiving node. Not sent, so that all nodes receive the same bytes: an agent finds itself by its launch id.
     #[serde(skip)]
     pub you: u32,
+}
+
+/// How large the last attempt was, and why it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastAttempt {
+    pub world: u32,
+    pub end: AttemptEnd,
+    /// How many attempts ended because nodes came or went.
+    pub changes: u32,
+}
+
+/// Why an attempt was followed by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttemptEnd {
+    RankFailed,
+    Hung,
+    NodeLost,
+    NodeLeft,
+    NodeJoined,
+}
+
+impl AttemptEnd {
+    /// The value of `UMIAK_RESTART_REASON`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::RankFailed => "rank_failed",
+            Self::Hung => "hung",
+            Self::NodeLost => "node_lost",
+            Self::NodeLeft => "node_left",
+            Self::NodeJoined => "node_joined",
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -422,6 +508,10 @@ pub enum Why {
         node: NodeName,
         how: Loss,
     },
+    /// Other nodes join an elastic job.
+    Joined {
+        nodes: Vec<NodeName>,
+    },
     /// No rank of any node made progress.
     Hung,
     Interrupted {
@@ -460,6 +550,26 @@ pub enum Loss {
     Disconnected { after: Duration },
     /// Its address refuses connections.
     Refused,
+    /// It was stopped there, or could not go on: an elastic job continues without it.
+    Left,
+    /// Its ranks alone have failed in this many attempts in a row.
+    LeftOut { failures: u32 },
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Killed => f.write_str("its umiak was killed"),
+            Self::Silent { after } => write!(f, "no message from it for {}", shown(*after)),
+            Self::Disconnected { after } => {
+                write!(f, "its connection broke and was not restored within {}", shown(*after))
+            }
+            Self::Refused => f.write_str("nothing listens there anymore"),
+            Self::Left => f.write_str("it was stopped there"),
+            Self::LeftOut { failures: 0 | 1 } => f.write_str("its ranks cannot start"),
+            Self::LeftOut { failures } => write!(f, "only its ranks failed in {failures} attempts in a row"),
+        }
+    }
 }
 
 /// How an attempt ends, the same for all nodes.
@@ -489,6 +599,22 @@ impl Decision {
         matches!(self.why, Some(Why::Refused { .. } | Why::Unable { .. }))
     }
 
+    /// How the members of an elastic job change, if they do.
+    fn change(&self) -> Option<Resize> {
+        Some(match self.why.as_ref()? {
+            Why::Joined { nodes } => Resize::Joined { nodes: nodes.iter().map(NodeName::to_string).collect() },
+            Why::NodeLost { node, how } => {
+                let node = node.to_string();
+                match how {
+                    Loss::Left => Resize::Left { node },
+                    Loss::LeftOut { failures } => Resize::LeftOut { node, failures: *failures },
+                    _ => Resize::Lost { node, reason: how.to_string() },
+                }
+            }
+            _ => return None,
+        })
+    }
+
     /// The decision for the job's machine.
     pub fn decided(&self) -> Decided {
         let nobody = self.verdict.as_ref().is_none_or(|verdict| verdict.causes.is_empty());
@@ -504,6 +630,7 @@ impl Decision {
             kill,
             code: (nobody && self.outcome == Outcome::Failed).then_some(NODE_LOST),
             restart: self.restart.map(|restart| restart.delay),
+            change: self.restart.and_then(|_| self.change()),
         }
     }
 }
@@ -514,6 +641,7 @@ impl Stop {
         match self.why {
             Why::RankFailed { .. } => StopReason::PeerFailed,
             Why::Hung => StopReason::Hung,
+            Why::Joined { .. } => StopReason::Resized,
             Why::Interrupted { signal: Some(signal), .. } => StopReason::SignalElsewhere { signal },
             Why::Interrupted { signal: None, .. } => StopReason::User,
             Why::NodeLost { .. }

@@ -1,3 +1,5 @@
+mod elastic;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -61,6 +63,7 @@ fn options(expects: &Expects, restarts: u32) -> Options {
         settle: SETTLE,
         hang: Some(Duration::from_secs(4)),
         restart: model::Restart { max: restarts, ..model::Restart::default() },
+        window: Duration::from_secs(30),
         seed: 1,
     }
 }

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use super::super::messages::{
-    Answer, Expects, Join, Missing, NodeName, Refusal, Servers, Stage, Stop, ToAgent, Waiting, Why,
+    Answer, Decision, Expects, Join, Loss, Missing, NodeName, Refusal, Servers, Stage, Stop, ToAgent, Waiting, Why,
 };
 use super::{Coordinator, Effect, Link, Node, Phase};
-use crate::model::Timestamp;
+use crate::model::{MAX_NODES, Timestamp};
 
 impl Coordinator {
     pub(super) fn joined(
@@ -57,8 +57,14 @@ impl Coordinator {
             interrupted: false,
             turn: None,
             bye: false,
+            is_member: false,
+            was_member: false,
+            failures: 0,
         });
         effects.push(Effect::Send { links: vec![link], message: ToAgent::Welcome });
+        if let Phase::Running { start } = &self.phase {
+            effects.push(Effect::Send { links: vec![link], message: ToAgent::Start((**start).clone()) });
+        }
         self.news.pending = true;
         self.standing(self.nodes.len() - 1, standing, now, effects);
         for (link, join, source) in std::mem::take(&mut self.early) {
@@ -68,12 +74,13 @@ impl Coordinator {
         }
     }
 
-    /// Refuses a node; both sides display it. If nodes of one job contradict each other, the whole job ends. A node
+    /// Refuses a node; both sides display it. If nodes of one job contradict each other, it does not form. A node
     /// with another command belongs to a second job, which does not end this one.
     fn refuse(&mut self, link: Link, join: Join, refusal: Refusal, now: Timestamp, effects: &mut Vec<Effect>) {
         self.answered(join.address, Answer::TurnedAway(refusal.kind()));
         let same_command = self.nodes.first().is_some_and(|first| first.join.command == join.command);
-        let is_common = same_command && refusal.is_contradiction();
+        // An elastic job that has started goes on without a newcomer that does not fit.
+        let is_common = same_command && refusal.is_contradiction() && self.members.started.is_empty();
         if !is_common && self.refusals.is_new(join.address, refusal.kind(), now) {
             // Our own console first: the other node may disconnect as soon as it is refused.
             let (address, host) = (join.address, join.host.clone());
@@ -90,17 +97,28 @@ impl Coordinator {
 
     /// Handles a reconnected node: repeats the messages that it may have missed.
     pub(super) fn rejoined(&mut self, node: usize, link: Link, join: Join, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.is_elastic() && self.turns_back(node, link, &join, now, effects) {
+            return;
+        }
         let place = &mut self.nodes[node];
         if let Some(old) = place.link.replace(link).filter(|old| *old != link) {
             effects.push(Effect::Close { link: old });
         }
         (place.heard, place.down) = (now, None);
         effects.push(Effect::Send { links: vec![link], message: ToAgent::Welcome });
-        // It may have missed the decision on the previous attempt.
-        if let Some(last) = self.last.clone().filter(|last| last.attempt == join.standing.attempt) {
+        // It may have missed the decision on the previous attempt. In an elastic job, a node that is ready accepts any
+        // later attempt; only one that is awaited must say that it is ready for the next.
+        let attempt = join.standing.attempt;
+        let is_awaited = matches!(self.phase, Phase::Gathering { .. }) && !self.is_guest(node);
+        let is_ready = self.is_elastic() && matches!(join.standing.stage, Stage::Ready(_));
+        let has_missed = |last: &Decision| {
+            if is_ready { is_awaited && attempt <= last.attempt } else { attempt == last.attempt }
+        };
+        if let Some(last) = self.last.clone().filter(|last| has_missed(last)) {
             effects.push(Effect::Send { links: vec![link], message: ToAgent::Decision(last) });
         }
         let message = match &self.phase {
+            Phase::Stopping { .. } if !self.nodes[node].is_member => None,
             Phase::Gathering { .. } => Some(ToAgent::Waiting(self.waiting())),
             Phase::Running { start } => Some(ToAgent::Start((**start).clone())),
             Phase::Stopping { why, .. } => Some(ToAgent::Stop(Stop { attempt: self.attempt, why: why.clone() })),
@@ -116,14 +134,41 @@ impl Coordinator {
         }
         // It has just been told to start.
         let starts = matches!((&self.phase, &join.standing.stage), (Phase::Running { .. }, Stage::Ready(_)));
-        if !starts {
+        if !starts || !self.nodes[node].is_member {
             self.standing(node, join.standing, now, effects);
         }
     }
 
+    /// Handles a member of an elastic job that comes back when the job no longer waits for it. True if it was one.
+    fn turns_back(&mut self, node: usize, link: Link, join: &Join, now: Timestamp, effects: &mut Vec<Effect>) -> bool {
+        let has_ranks = join.standing.stage.has_ranks();
+        let is_lost = self.nodes[node].lost.is_some();
+        if is_lost && matches!(self.phase, Phase::Stopping { .. }) {
+            if has_ranks {
+                self.refuse(link, join.clone(), Refusal::GivenUp, now, effects);
+            } else {
+                // It joins as a new node once the attempt that lost it is decided.
+                effects.push(Effect::Close { link });
+            }
+            return true;
+        }
+        // Its ranks belong to an attempt whose end it can no longer be told.
+        let attempt = join.standing.attempt;
+        let is_known = attempt == self.attempt || self.last.as_ref().is_some_and(|last| last.attempt == attempt);
+        let is_behind = attempt != self.attempt && self.nodes[node].is_member;
+        if !has_ranks || is_lost || is_known && !is_behind {
+            return false;
+        }
+        let since = self.nodes[node].down.unwrap_or(self.nodes[node].heard);
+        self.refuse(link, join.clone(), Refusal::GivenUp, now, effects);
+        self.leave(node, Loss::Disconnected { after: now.since(since) }, now, effects);
+        true
+    }
+
     /// Whether a new node may take part.
     pub(super) fn admit(&self, join: &Join, source: Option<IpAddr>) -> Result<(), Refusal> {
-        if !self.is_forming() {
+        let is_over = matches!(self.phase, Phase::Ended { .. } | Phase::Over);
+        if is_over || !self.is_forming() && !self.is_elastic() {
             return Err(Refusal::TooLate);
         }
         if join.expects != self.options.expects {
@@ -150,6 +195,11 @@ impl Coordinator {
                     return Err(taken(by));
                 }
             }
+            Expects::Range { .. } => {
+                if self.nodes.len() >= MAX_NODES as usize {
+                    return Err(Refusal::Full { nodes: MAX_NODES });
+                }
+            }
             Expects::Count { nodes, .. } => {
                 if self.nodes.len() >= *nodes as usize {
                     return Err(Refusal::Full { nodes: *nodes });
@@ -169,6 +219,9 @@ impl Coordinator {
                     }
                 }
             }
+        }
+        if self.is_elastic() && join.standing.stage.has_ranks() {
+            return Err(Refusal::GivenUp);
         }
         // A node that cannot start reports why, which matters more than its number of processes.
         let processes = |join: &Join| match &join.standing.stage {
@@ -217,13 +270,18 @@ impl Coordinator {
                 self.absent(list).into_iter().map(|address| Missing { answer: answer(&address), address }).collect()
             }
             // The missing addresses are unknown; those that were turned away are worth showing.
-            Expects::Count { .. } => self
+            Expects::Count { .. } | Expects::Range { .. } => self
                 .answers
                 .iter()
                 .map(|(address, answer)| Missing { address: *address, answer: answer.clone() })
                 .collect(),
         };
-        Waiting { joined: self.nodes.len() as u32, of: self.options.expects.nodes() as u32, missing }
+        let (of, most) = match self.options.expects {
+            Expects::Range { min, max } => (min, Some(max)),
+            _ => (self.options.expects.nodes() as u32, None),
+        };
+        let window = self.window_ends().map(|end| end.since(self.stepped));
+        Waiting { joined: self.nodes.len() as u32, of, missing, most, window }
     }
 
     pub(super) fn absent(&self, list: &[IpAddr]) -> Vec<IpAddr> {

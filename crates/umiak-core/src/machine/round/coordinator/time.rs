@@ -47,6 +47,7 @@ impl Coordinator {
             // Losses no longer matter.
             Phase::Ended { since, .. } => return Some(self.next_beat.min(*since + GOODBYE)),
         }
+        times.extend(self.window_ends());
         for node in self.nodes.iter().filter(|node| node.lost.is_none()) {
             match node.down {
                 Some(down) => times.push(down + limits.reconnect),
@@ -109,7 +110,8 @@ impl Coordinator {
 
     pub(super) fn suspect(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let limit = self.options.limits.suspect();
-        let quiet = |node: &Node| node.lost.is_none() && (node.down.is_some() || now >= node.heard + limit);
+        let quiet =
+            |node: &Node| node.is_member && node.lost.is_none() && (node.down.is_some() || now >= node.heard + limit);
         if self.suspects.is_empty() && !self.nodes.iter().any(quiet) {
             return;
         }
@@ -118,7 +120,7 @@ impl Coordinator {
         if places != self.suspects && !self.is_forming() && !matches!(self.phase, Phase::Ended { .. }) {
             self.suspects = places;
             let nodes = suspects.into_iter().map(|node| self.name(node)).collect();
-            self.send_all(ToAgent::Suspects { nodes }, effects);
+            self.send_members(ToAgent::Suspects { nodes }, effects);
         }
     }
 

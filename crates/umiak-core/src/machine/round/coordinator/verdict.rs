@@ -1,5 +1,7 @@
 //! How an attempt ends, the same for all nodes.
 
+use std::time::Duration;
+
 use super::super::messages::{Decision, Loss, RankPlace, Restart, ToAgent, Told, Why};
 use super::{Coordinator, Effect, News, Node, Phase};
 use crate::diagnose;
@@ -23,11 +25,13 @@ impl Coordinator {
             told.into_iter().enumerate().map(|(order, (_, told))| diagnose::End { order: order as u64, ..told.end });
         let mut verdict = diagnose::rank(ends.collect());
         let mut why = why;
-        if let Some(silent) = self.silent(now)
+        // Nothing failed when nodes join, so a node that is only slow to report explains nothing.
+        let explains = |node: &usize| !matches!(why, Why::Joined { .. }) || self.nodes[*node].lost.is_some();
+        if let Some(silent) = self.silent(now).filter(explains)
             && verdict.causes.iter().all(points_elsewhere)
         {
             // Ranks lose connections because a node went away: the node is the cause.
-            if matches!(why, Why::RankFailed { .. }) {
+            if matches!(why, Why::RankFailed { .. } | Why::Joined { .. }) {
                 let node = &self.nodes[silent];
                 let since = node.down.unwrap_or(node.heard);
                 let how = node.lost.unwrap_or(match node.down {
@@ -53,7 +57,7 @@ impl Coordinator {
         let (limit, beat) = (self.options.limits.suspect(), self.options.limits.beat());
         // Of several, the one with the longest silence.
         let find = |is: &dyn Fn(&Node) -> bool| {
-            let found = self.nodes.iter().enumerate().filter(|(_, node)| is(node));
+            let found = self.nodes.iter().enumerate().filter(|(_, node)| node.is_member && is(node));
             found.min_by_key(|(_, node)| node.heard).map(|(index, _)| index)
         };
         find(&|node| node.lost.is_some())
@@ -70,23 +74,41 @@ impl Coordinator {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let restart = self.restart(outcome, why.as_ref(), now);
         let (verdict, places) = verdict.map_or((None, Vec::new()), |(verdict, places)| (Some(verdict), places));
+        let mut why = why;
+        let left_out = verdict.as_ref().filter(|_| matches!(why, Some(Why::RankFailed { .. })));
+        if let Some((node, failures)) = left_out.and_then(|verdict| self.count_failures(verdict)) {
+            let (verdict, places, why_it) = (verdict.clone(), places.clone(), why.clone());
+            let its = Decision { attempt: self.attempt, outcome, why: why_it, verdict, places, restart: None };
+            why = Some(self.leave_out(node, failures, its, effects));
+        }
+        let restart = self.restart(outcome, why.as_ref(), now);
         let decision = Box::new(Decision { attempt: self.attempt, outcome, why, verdict, places, restart });
         if restart.is_none() {
             // Our own front still listens; after the decision it no longer does.
             effects.extend(self.refusals.rest().map(|count| Effect::RefusedMore { count }));
+            self.send_all(ToAgent::Decision(decision.clone()), effects);
+        } else {
+            self.send_members(ToAgent::Decision(decision.clone()), effects);
         }
-        self.send_all(ToAgent::Decision(decision.clone()), effects);
         match restart {
             Some(next) => {
                 let policy = self.options.restart;
                 self.restarts.retain(|at| restart::counts(&policy, *at, now));
-                self.restarts.push(now);
+                // Members that come and go are no failures.
+                if !is_change(decision.why.as_ref()) {
+                    self.restarts.push(now);
+                }
+                self.gather_again(decision.why.as_ref());
                 self.last = Some(decision);
                 self.attempt = next.attempt;
                 (self.turns, self.servers) = (0, News::default());
+                let is_elastic = self.is_elastic();
                 for node in &mut self.nodes {
+                    node.was_member = node.is_member;
+                }
+                for node in self.nodes.iter_mut().filter(|node| node.is_member) {
+                    node.is_member = !is_elastic;
                     (node.stage, node.offer, node.turn, node.listens) = (None, None, None, false);
                     node.ends.clear();
                 }
@@ -96,13 +118,21 @@ impl Coordinator {
         }
     }
 
-    /// The next attempt of the same nodes, if the failure allows one and no node is lost.
+    /// The next attempt, if the failure allows one: of the same nodes, unless the job is elastic.
     pub(super) fn restart(&self, outcome: Outcome, why: Option<&Why>, now: Timestamp) -> Option<Restart> {
+        let is_change = self.is_elastic() && is_change(why);
+        let may_be_lost = |node: usize| self.is_elastic() && !self.is_own(node);
         let may = outcome == Outcome::Failed
-            && matches!(why, Some(Why::RankFailed { .. } | Why::Hung))
-            && self.nodes.iter().all(|node| node.lost.is_none() && !node.interrupted && !node.could_not_start());
+            && (is_change || matches!(why, Some(Why::RankFailed { .. } | Why::Hung)))
+            && self.nodes.iter().enumerate().all(|(index, node)| match node.lost {
+                Some(_) => may_be_lost(index),
+                None => !node.interrupted && !node.could_not_start(),
+            });
         if !may {
             return None;
+        }
+        if is_change {
+            return Some(Restart { attempt: self.attempt + 1, delay: Duration::ZERO });
         }
         // Only documents have a table of exits, and they run on one node.
         let delay = restart::delay(
@@ -113,6 +143,11 @@ impl Coordinator {
         )?;
         Some(Restart { attempt: self.attempt + 1, delay })
     }
+}
+
+/// True if the attempt ended because the members of the job change.
+fn is_change(why: Option<&Why>) -> bool {
+    matches!(why, Some(Why::NodeLost { .. } | Why::Joined { .. }))
 }
 
 /// True if an end does not count against its rank once a node is lost: it names a lost peer, came after our stop, or

@@ -1,0 +1,227 @@
+//! Members of an elastic job, which may change between attempts. Nodes that have joined and do not take part in the
+//! current attempt are guests: spares if the job is as large as it may be, else nodes that are waited with.
+
+use std::collections::HashMap;
+
+use super::super::messages::{
+    AttemptEnd, Decision, Expects, LastAttempt, Loss, NodeName, Stage, Standing, ToAgent, Why,
+};
+use super::{Coordinator, Effect, Phase};
+use crate::facts::{Outcome, Verdict};
+use crate::model::{Exit, Timestamp};
+
+/// A node whose ranks alone have failed in so many attempts in a row is left out.
+const FAILURES: u32 = 3;
+
+/// The members of the last attempt, and what the next one waits for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Members {
+    /// The launch ids of the last attempt's nodes, in their order.
+    pub(super) started: Vec<u64>,
+    /// The number of its ranks.
+    pub(super) world: u32,
+    /// Why it ended.
+    pub(super) last: Option<LastAttempt>,
+    /// Since when there are enough nodes for the first attempt.
+    enough: Option<Timestamp>,
+    /// Since when nodes wait to join the running one.
+    joiners: Option<Timestamp>,
+}
+
+impl Coordinator {
+    pub(super) fn is_elastic(&self) -> bool {
+        self.range().is_some()
+    }
+
+    fn range(&self) -> Option<(usize, usize)> {
+        match self.options.expects {
+            Expects::Range { min, max } => Some((min as usize, max as usize)),
+            Expects::List(_) | Expects::Count { .. } => None,
+        }
+    }
+
+    /// True for the node beside the coordinator.
+    pub(super) fn is_own(&self, node: usize) -> bool {
+        self.nodes[node].join.launch == self.options.launch
+    }
+
+    /// True if the current attempt does not need this node.
+    pub(super) fn is_guest(&self, node: usize) -> bool {
+        if !self.is_elastic() {
+            return self.is_forming();
+        }
+        match self.phase {
+            Phase::Gathering { .. } => !self.nodes[node].was_member,
+            Phase::Running { .. } | Phase::Stopping { .. } => !self.nodes[node].is_member,
+            Phase::Ended { .. } | Phase::Over => false,
+        }
+    }
+
+    /// Handles a report that is none about the current attempt: a guest is ready, or a node leaves. True if it was one.
+    pub(super) fn guest_stands(
+        &mut self,
+        node: usize,
+        standing: &Standing,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        if matches!(self.phase, Phase::Ended { .. } | Phase::Over) {
+            return false;
+        }
+        let is_guest = self.is_guest(node);
+        let leaves = match &standing.stage {
+            Stage::Interrupted { signal, kill } => {
+                Some((Outcome::Interrupted, Why::Interrupted { node: self.name(node), signal: *signal, kill: *kill }))
+            }
+            Stage::Unable { why } => Some((Outcome::Failed, Why::Unable { node: self.name(node), why: why.clone() })),
+            _ => None,
+        };
+        if let Some((outcome, why)) = leaves.filter(|_| !self.is_own(node)) {
+            let attempt = standing.attempt;
+            let decision =
+                Decision { attempt, outcome, why: Some(why), verdict: None, places: Vec::new(), restart: None };
+            self.dismiss(node, decision, effects);
+            self.leave(node, Loss::Left, now, effects);
+            return true;
+        }
+        if let (true, Stage::Ready(offer)) = (is_guest, &standing.stage) {
+            let place = &mut self.nodes[node];
+            (place.stage, place.offer) = (Some(standing.stage.clone()), Some(offer.clone()));
+        }
+        is_guest
+    }
+
+    /// Tells a node how the job ends for it, while the others continue.
+    fn dismiss(&self, node: usize, decision: Decision, effects: &mut Vec<Effect>) {
+        if let Some(link) = self.nodes[node].link {
+            effects.push(Effect::Send { links: vec![link], message: ToAgent::Decision(Box::new(decision)) });
+        }
+    }
+
+    /// The members of the next attempt in their order, if it can start. Members of the last one are waited for as long as
+    /// they are connected. Others are waited for only before the first one.
+    pub(super) fn ready_members(&mut self, now: Timestamp) -> Option<Vec<usize>> {
+        let (min, max) = self.range()?;
+        let is_first = self.members.started.is_empty();
+        let before: HashMap<u64, usize> = self.members.started.iter().copied().zip(0..).collect();
+        let mut ready: Vec<usize> = (0..self.nodes.len()).filter(|node| self.nodes[*node].is_ready()).collect();
+        let is_awaited =
+            |node: &super::Node| node.link.is_some() && !node.is_ready() && before.contains_key(&node.join.launch);
+        if ready.len() < min || !ready.iter().any(|node| self.is_own(*node)) || self.nodes.iter().any(is_awaited) {
+            self.members.enough = None;
+            return None;
+        }
+        let enough = *self.members.enough.get_or_insert(now);
+        // The window does not outlast the rendezvous, which has not failed: there are enough.
+        let is_late = matches!(self.phase, Phase::Gathering { since } if now >= since + self.options.limits.rendezvous);
+        if is_first && ready.len() < max && now < enough + self.options.window && !is_late {
+            return None;
+        }
+        // Members of the last attempt in their order, then the others as they came, the coordinator's own first.
+        ready.sort_by_key(|node| {
+            let launch = self.nodes[*node].join.launch;
+            (before.get(&launch).copied().unwrap_or(usize::MAX), launch != self.options.launch)
+        });
+        ready.truncate(max);
+        let place = |node: &usize| before.get(&self.nodes[*node].join.launch).copied();
+        Some(placed(&ready, place))
+    }
+
+    /// The nodes that join now, if the running attempt is to end for them.
+    pub(super) fn joining(&mut self, now: Timestamp) -> Option<Vec<NodeName>> {
+        let (_, max) = self.range()?;
+        let room = max.saturating_sub(self.order.len());
+        let is_waiting = |node: &usize| !self.nodes[*node].is_member && self.nodes[*node].is_ready();
+        let waiting: Vec<usize> = (0..self.nodes.len()).filter(is_waiting).collect();
+        if room == 0 || waiting.is_empty() {
+            self.members.joiners = None;
+            return None;
+        }
+        let since = *self.members.joiners.get_or_insert(now);
+        let is_time = waiting.len() >= room || now >= since + self.options.window;
+        is_time.then(|| waiting.iter().take(room).map(|node| self.name(*node)).collect())
+    }
+
+    /// When the window for other nodes closes.
+    pub(super) fn window_ends(&self) -> Option<Timestamp> {
+        let since = match self.phase {
+            Phase::Gathering { .. } if self.members.started.is_empty() => self.members.enough,
+            Phase::Running { .. } => self.members.joiners,
+            _ => None,
+        };
+        since.map(|since| since + self.options.window)
+    }
+
+    /// Counts failures of single nodes. Returns the node to leave out, and the number of its failures: its ranks keep
+    /// failing, or cannot be started, and the others are enough.
+    pub(super) fn count_failures(&mut self, verdict: &Verdict) -> Option<(usize, u32)> {
+        let (min, _) = self.range()?;
+        let node_of = |rank: u32| {
+            let has = |node: &super::Node| node.ends.iter().any(|told| told.place.rank == rank);
+            self.nodes.iter().position(has)
+        };
+        let ranks = verdict.causes.iter().filter_map(|cause| cause.subject.rank);
+        let nodes: Vec<usize> = ranks.filter_map(|rank| node_of(rank.0)).collect();
+        let only = nodes.first().copied().filter(|first| nodes.iter().all(|node| node == first));
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            node.failures = if only == Some(index) { node.failures + 1 } else { 0 };
+        }
+        let only = only.filter(|only| !self.is_own(*only))?;
+        let failures = self.nodes[only].failures;
+        let cannot_start = verdict.causes.iter().all(|cause| matches!(cause.exit, Exit::Spawn(_)));
+        let others = self.nodes.iter().enumerate().filter(|(node, other)| *node != only && other.link.is_some());
+        let is_left_out = (failures >= FAILURES || cannot_start) && others.count() >= min;
+        is_left_out.then_some((only, failures))
+    }
+
+    /// Leaves a node out of the next attempt: it ends with the failure.
+    pub(super) fn leave_out(
+        &mut self,
+        node: usize,
+        failures: u32,
+        decision: Decision,
+        effects: &mut Vec<Effect>,
+    ) -> Why {
+        self.dismiss(node, decision, effects);
+        let how = Loss::LeftOut { failures };
+        let place = &mut self.nodes[node];
+        effects.extend(place.link.take().map(|link| Effect::Close { link }));
+        place.lost = Some(how);
+        Why::NodeLost { node: self.name(node), how }
+    }
+
+    /// Prepares the next attempt: members that were lost are forgotten, and all others may take part.
+    pub(super) fn gather_again(&mut self, why: Option<&Why>) {
+        let end = match why {
+            Some(Why::Joined { .. }) => AttemptEnd::NodeJoined,
+            Some(Why::NodeLost { how: Loss::Left, .. }) => AttemptEnd::NodeLeft,
+            Some(Why::NodeLost { .. }) => AttemptEnd::NodeLost,
+            Some(Why::Hung) => AttemptEnd::Hung,
+            _ => AttemptEnd::RankFailed,
+        };
+        let is_failure = matches!(end, AttemptEnd::RankFailed | AttemptEnd::Hung);
+        let changes = self.members.last.map_or(0, |last| last.changes) + u32::from(!is_failure);
+        self.members.last = Some(LastAttempt { world: self.members.world, end, changes });
+        (self.members.enough, self.members.joiners) = (None, None);
+        if self.is_elastic() {
+            self.nodes.retain(|node| node.lost.is_none());
+            self.order.clear();
+            self.news.pending = true;
+        }
+    }
+}
+
+/// The order of nodes: each keeps its place if the job is still large enough for it, and the others fill the gaps from
+/// the first on.
+fn placed(nodes: &[usize], before: impl Fn(&usize) -> Option<usize>) -> Vec<usize> {
+    let mut places: Vec<Option<usize>> = vec![None; nodes.len()];
+    let mut others = Vec::new();
+    for node in nodes {
+        match before(node).filter(|place| *place < nodes.len()) {
+            Some(place) => places[place] = Some(*node),
+            None => others.push(*node),
+        }
+    }
+    let mut others = others.into_iter();
+    places.into_iter().filter_map(|place| place.or_else(|| others.next())).collect()
+}
