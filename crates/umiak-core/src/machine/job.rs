@@ -135,6 +135,21 @@ impl Machine {
         self
     }
 
+    /// Sets both for the next attempt, in which nodes may have other places.
+    pub fn rename(&mut self, first: Rank, numbers: Vec<Vec<u32>>) {
+        (self.names.first_rank, self.names.numbers) = (first, Some(numbers));
+    }
+
+    /// Begins with this attempt: this node joins a job that has had others.
+    #[must_use]
+    pub fn joining_at(mut self, attempt: u32) -> Self {
+        if attempt > self.attempt {
+            self.attempt = attempt;
+            self.renew();
+        }
+        self
+    }
+
     /// Observes transitions, for coverage tests.
     pub fn observe(&mut self, observer: Observer) {
         self.observer = Some(observer);

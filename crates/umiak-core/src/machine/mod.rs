@@ -7,6 +7,7 @@
 //! * [`hang`]: whether a job hangs.
 //! * [`restart`]: whether a failed group may start again, and after how long.
 //! * [`exit_code`]: the exit code of the command.
+//! * [`store`]: the key-value store of torch's ranks.
 //!
 //! Rules for all of them: every (state, event) pair has an arm; a pair that makes no sense is recorded as
 //! [`Fact::Ignored`](crate::facts::Fact::Ignored) and changes nothing; an event belongs to one attempt, and events of
@@ -20,3 +21,4 @@ pub mod pipeline;
 pub mod restart;
 pub mod role;
 pub mod round;
+pub mod store;

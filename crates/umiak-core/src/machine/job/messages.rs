@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::diagnose;
-use crate::facts::{Evidence, Fact, Finding, Outcome, Snapshot, StopReason, Usage, Verdict};
+use crate::facts::{Evidence, Fact, Finding, Outcome, Resize, Snapshot, StopReason, Usage, Verdict};
 use crate::machine::attempt::End;
 use crate::model::{Classed, Exit, Instance, Slot, StepIndex, StopHow, Timestamp};
 
@@ -116,6 +116,8 @@ pub struct Decided {
     pub code: Option<u8>,
     /// All nodes start again after this delay.
     pub restart: Option<Duration>,
+    /// They start again because members come or go, which is no failure.
+    pub change: Option<Resize>,
 }
 
 /// Output of the machine, to be performed in order.

@@ -66,7 +66,10 @@ impl Machine {
         let of = policy.attempts().filter(|_| blame == Blame::User && self.restarts.of(Blame::Platform).is_empty());
         let delay_micros = delay.as_micros() as u64;
         let cause = self.decisive().map(|cause| cause.subject.replica.clone());
-        effects.push(Effect::Record(Fact::Restarting { attempt, of, delay_micros, blame, cause }));
+        effects.push(Effect::Record(match self.change() {
+            Some(change) => Fact::Resizing { attempt, change: change.clone() },
+            None => Fact::Restarting { attempt, of, delay_micros, blame, cause },
+        }));
         self.restarts.spend(&policy, blame, now);
         // From here on a signal interrupts the pause, and the timers of the failed attempt no longer apply.
         self.phase = Phase::Pausing(Pause::default());
@@ -82,8 +85,15 @@ impl Machine {
     }
 
     pub(super) fn prepared(&mut self, attempt: u32, ready: bool, effects: &mut Vec<Effect>) {
+        // A node of several may have missed attempts, and joins a later one.
+        let is_next = attempt == self.attempt + 1 || self.is_shared() && attempt > self.attempt;
         match &mut self.phase {
-            Phase::Pausing(pause) if pause.ready.is_none() && attempt == self.attempt + 1 => pause.ready = Some(ready),
+            Phase::Pausing(pause) if pause.ready.is_none() && is_next => {
+                pause.ready = Some(ready);
+                // The back-off after an attempt that is long over does not apply.
+                pause.waited |= attempt > self.attempt + 1;
+                self.attempt = attempt - 1;
+            }
             _ => self.ignore(&Event::Prepared { attempt, ready }, effects),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::verdict::{Diagnosis, Failure};
 use super::{Decided, Effect, Event, Machine, Stand, Timer, Timestamp};
 use crate::diagnose;
-use crate::facts::{Outcome, StopReason, Verdict, Weight};
+use crate::facts::{Outcome, Resize, StopReason, Verdict, Weight};
 use crate::machine::role;
 use crate::model::Exit;
 
@@ -104,10 +104,10 @@ impl Machine {
         let Some(several) = &mut self.several else {
             return self.ignore(&Event::Decided(Box::new(decided)), effects);
         };
-        // While this attempt is still ending here, the next one may be decided already: this node skips it.
+        // While this attempt is still ending here, a later one may be decided already: this node skips those between.
         let (next, current) = match &several.decided {
             None => (false, decided.attempt == self.attempt && !several.alone),
-            Some(last) => (true, last.restart.is_some() && decided.attempt == self.attempt + 1),
+            Some(last) => (true, last.restart.is_some() && decided.attempt > self.attempt),
         };
         if !current {
             return self.ignore(&Event::Decided(Box::new(decided)), effects);
@@ -177,7 +177,13 @@ impl Machine {
     /// Reports the verdict of the decision.
     fn adopt(&mut self, decided: &Decided, effects: &mut Vec<Effect>) {
         let nobody = || Verdict { causes: Vec::new(), victims: Vec::new() };
-        self.judge(decided.verdict.clone().unwrap_or_else(nobody), effects);
+        let verdict = decided.verdict.clone().unwrap_or_else(nobody);
+        // That members come or go is told as such.
+        if decided.change.is_some() && verdict.causes.is_empty() {
+            self.failure.diagnosis = Diagnosis::Done(verdict);
+        } else {
+            self.judge(verdict, effects);
+        }
     }
 
     /// No other node can be reached: stops, and judges by the ends of this node alone.
@@ -215,6 +221,7 @@ impl Machine {
             kill: false,
             code: nobody.then_some(NODE_LOST),
             restart: None,
+            change: None,
         };
         self.adopt(&decided, effects);
         if let Some(several) = &mut self.several {
@@ -255,6 +262,7 @@ impl Machine {
             }
             StopReason::Completed
             | StopReason::PeerFailed
+            | StopReason::Resized
             | StopReason::NodeLost
             | StopReason::Hung
             | StopReason::Timeout
@@ -269,8 +277,12 @@ impl Machine {
             return (outcome, signal);
         };
         match &several.decided {
-            // This node has a failed rank, whatever was decided.
-            Some(decided) if decided.outcome == Outcome::Succeeded && self.failure.failed => (Outcome::Failed, None),
+            // This node has a failed rank, whatever was decided about the same attempt.
+            Some(decided)
+                if decided.outcome == Outcome::Succeeded && self.failure.failed && decided.attempt == self.attempt =>
+            {
+                (Outcome::Failed, None)
+            }
             Some(decided) => (decided.outcome, decided.signal),
             None if several.alone => (Outcome::Failed, None),
             None => (outcome, signal),
@@ -287,6 +299,11 @@ impl Machine {
             Some(decided) => decided.code,
             None => several.alone.then_some(NODE_LOST),
         }
+    }
+
+    /// How the members change before the next attempt.
+    pub(super) fn change(&self) -> Option<&Resize> {
+        self.several.as_ref()?.decided.as_ref()?.change.as_ref()
     }
 
     /// Clears the decision before the next attempt.

@@ -35,6 +35,7 @@ impl Story {
         let job = Job {
             name: JobId::new("story").unwrap(),
             labels: BTreeMap::new(),
+            agent_store: false,
             contracts: vec![],
             roles: roles.collect(),
             policy,
@@ -592,7 +593,16 @@ fn shared(replicas: u32) -> Story {
 fn decided(attempt: u32, outcome: Outcome, restart: Option<Duration>) -> Event {
     let code = (outcome == Outcome::Failed).then_some(NODE_LOST);
     let signal = (outcome == Outcome::Interrupted).then_some(SIGTERM);
-    Event::Decided(Box::new(Decided { attempt, outcome, verdict: None, signal, kill: false, code, restart }))
+    Event::Decided(Box::new(Decided {
+        attempt,
+        outcome,
+        verdict: None,
+        signal,
+        kill: false,
+        code,
+        restart,
+        change: None,
+    }))
 }
 
 fn end_of(effects: &[Effect]) -> Option<(Outcome, u8)> {
@@ -648,6 +658,16 @@ fn attempts_that_happen_without_us() {
     story.give(Event::Timer(Timer::Backoff, 2));
     let effects = story.give(Event::Prepared { attempt: 3, ready: true });
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 3)));
+    // Other nodes have had two attempts since, and this one joins the next: no back-off of ours applies.
+    let mut story = Story::new(&[(1, Completion::default())]);
+    story.machine.share();
+    story.give(decided(1, Outcome::Failed, restart));
+    let mut done = story.machine.clone();
+    let effects = story.give(Event::Prepared { attempt: 4, ready: true });
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 4)));
+    // They succeed without it.
+    let effects = done.step(decided(3, Outcome::Succeeded, None), Timestamp::from_micros(9_000_000));
+    assert_eq!(end_of(&effects), Some((Outcome::Succeeded, 0)));
     // The next attempt is over while ours is still ending.
     let mut story = shared(1);
     story.give(Event::StoppedElsewhere(StopReason::PeerFailed));

@@ -20,6 +20,7 @@ impl Stop {
             }
             StopReason::Completed
             | StopReason::PeerFailed
+            | StopReason::Resized
             | StopReason::NodeLost
             | StopReason::Hung
             | StopReason::Timeout

@@ -12,6 +12,7 @@ fn pipeline(lines: &[&str]) -> Pipeline {
     let job = Job {
         name: JobId::new("job").unwrap(),
         labels: BTreeMap::new(),
+        agent_store: false,
         contracts: vec![],
         roles: vec![],
         policy: Policy::default(),

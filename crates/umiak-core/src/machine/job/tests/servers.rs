@@ -40,8 +40,16 @@ impl Story {
     }
 
     fn decided(&mut self, outcome: Outcome) -> Vec<Effect> {
-        let decided =
-            Decided { attempt: 1, outcome, verdict: None, signal: None, kill: false, code: None, restart: None };
+        let decided = Decided {
+            attempt: 1,
+            outcome,
+            verdict: None,
+            signal: None,
+            kill: false,
+            code: None,
+            restart: None,
+            change: None,
+        };
         self.give(Event::Decided(Box::new(decided)))
     }
 }
