@@ -5,8 +5,13 @@ use crate::model::{Capabilities, Job, Scope, Unit};
 
 /// All reasons why this engine cannot run this job.
 pub fn capable(job: &Job, engine: &str, can: Capabilities) -> Vec<Diagnostic> {
+    let hosted = (job.agent_store && !can.here).then(|| {
+        Diagnostic::error(Code::J0030, format!("engine `{engine}` cannot run with `store: agent`"))
+            .row("reason", "its replicas run elsewhere, and may not reach this host")
+            .hint("remove `store: agent`: then the first rank hosts the store")
+    });
     if can.unit == Unit::Replica {
-        return Vec::new();
+        return hosted.into_iter().collect();
     }
     let restarted = job.roles.iter().filter(|role| role.restart.rule.max > 0).map(|role| {
         let what = match role.restart.scope {
@@ -23,7 +28,7 @@ pub fn capable(job: &Job, engine: &str, can: Capabilities) -> Vec<Diagnostic> {
             .row("reason", "the engine starts all replicas together, or none")
             .hint("remove `gang: false`: replicas wait in the engine's queue until there is room for all")
     });
-    restarted.chain(apart).collect()
+    restarted.chain(apart).chain(hosted).collect()
 }
 
 #[cfg(test)]
@@ -38,6 +43,7 @@ mod tests {
         let mut job = Job {
             name: JobId::new("ctr").unwrap(),
             labels: BTreeMap::default(),
+            agent_store: false,
             contracts: Vec::new(),
             roles: vec![role],
             policy: Policy::default(),

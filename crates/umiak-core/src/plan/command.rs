@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::diag::{Code, Diagnostic, nearest};
-use crate::model::{Command, CommandRequest, Interpreter};
+use crate::model::{Command, CommandRequest, Interpreter, ScriptKind};
 
 /// The state of the script and the interpreters in the file system, looked up by the caller.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -93,6 +93,27 @@ pub fn resolve(command: &CommandRequest, files: &Files) -> Result<Resolved, Diag
     let script = &command.script;
     let shown = script.to_string_lossy();
     let extension = Path::new(script).extension().and_then(OsStr::to_str).unwrap_or("");
+    match command.kind {
+        ScriptKind::ByName => {}
+        ScriptKind::Module => return by_python(&["-u", "-m"], command, files),
+        ScriptKind::Python => {
+            return match files.script {
+                ScriptFile::Missing => Err(missing(command, false, files)),
+                ScriptFile::File { readable: false, .. } => Err(unreadable(&shown)),
+                // A directory may be a package with `__main__.py`.
+                ScriptFile::Directory | ScriptFile::File { .. } => by_python(&["-u"], command, files),
+            };
+        }
+        // As `execvp` looks for it: a name without a slash only on `PATH`.
+        ScriptKind::Program => {
+            let is_path = script.as_encoded_bytes().contains(&b'/');
+            let found = if is_path { Some(PathBuf::from(script)) } else { files.script_on_path.clone() };
+            let found = found.filter(|_| !is_path || matches!(files.script, ScriptFile::File { .. }));
+            let program = found.ok_or_else(|| missing(command, true, files))?;
+            check_first_line(&shown, files)?;
+            return Ok(Resolved { program, argv: with_args(vec![script.clone()], command) });
+        }
+    }
     match files.script {
         ScriptFile::Missing if extension == "py" || extension == "pyxes" => Err(missing(command, false, files)),
         ScriptFile::Missing | ScriptFile::Directory if files.script_on_path.is_some() => {
@@ -105,10 +126,7 @@ pub fn resolve(command: &CommandRequest, files: &Files) -> Result<Resolved, Diag
             Err(Diagnostic::error(Code::L0012, format!("`{shown}` is a directory, not a training script"))
                 .hint("name the script inside it, as in `umiak launch train.py`"))
         }
-        ScriptFile::File { readable: false, .. } if extension == "py" => {
-            Err(Diagnostic::error(Code::L0012, format!("`{shown}` cannot be read"))
-                .hint("check the file's permissions"))
-        }
+        ScriptFile::File { readable: false, .. } if extension == "py" => Err(unreadable(&shown)),
         ScriptFile::File { executable: true, .. } if extension != "py" && extension != "pyxes" => {
             check_first_line(&shown, files)?;
             // `exec` needs a path for a file in the current directory; `argv[0]` stays as written.
@@ -147,6 +165,18 @@ pub fn resolve(command: &CommandRequest, files: &Files) -> Result<Resolved, Diag
             Ok(Resolved { program, argv: with_args(argv, command) })
         }
     }
+}
+
+/// The script behind an interpreter with these options.
+fn by_python(options: &[&str], command: &CommandRequest, files: &Files) -> Result<Resolved, Diagnostic> {
+    let program = interpreter(&files.interpreters)?;
+    let options = options.iter().map(OsString::from);
+    let argv = [program.clone().into()].into_iter().chain(options).chain([command.script.clone()]).collect();
+    Ok(Resolved { program, argv: with_args(argv, command) })
+}
+
+fn unreadable(shown: &str) -> Diagnostic {
+    Diagnostic::error(Code::L0012, format!("`{shown}` cannot be read")).hint("check the file's permissions")
 }
 
 fn with_args(mut argv: Command, command: &CommandRequest) -> Command {

@@ -2,7 +2,7 @@
 
 use super::{Plan, Replica};
 use crate::diag::{Code, Diagnostic, nearest};
-use crate::model::{Rank, Show, Slot, Whose, replica_parts};
+use crate::model::{OnConsole, PrefixOf, Rank, Show, Slot, Stream, Whose, replica_parts};
 
 /// How this node's replicas use the console.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,7 +31,7 @@ impl Plan {
         let stdin = stdin.map(|whose| self.reader(whose, &all)).transpose()?.flatten();
         let first = || stdin.or_else(|| self.mirrored().map(|replica| replica.slot));
         let is_of = |replica: &Replica| match show {
-            Show::Usual if self.is_document() && self.job.roles.len() > 1 => true,
+            Show::Usual if self.streams.is_some() || self.is_document() && self.job.roles.len() > 1 => true,
             Show::Usual | Show::First => first() == Some(replica.slot),
             Show::All => true,
             Show::None => false,
@@ -49,6 +49,21 @@ impl Plan {
             shown: shown.into_iter().map(|replica| replica.slot).collect(),
             stdin,
         })
+    }
+
+    /// What precedes the lines of a stream that has a log of its own; `None` if the console does not show it. `host` is the
+    /// name of this host.
+    pub fn stream_prefix(&self, replica: &Replica, stream: Stream, host: &str) -> Option<String> {
+        let (rules, (_, member)) = (self.streams.as_ref()?, self.member(replica)?);
+        let role = &self.options.torch.role;
+        match rules.on_console(member.local_rank, stream) {
+            OnConsole::Hidden => None,
+            OnConsole::Plain => Some(String::new()),
+            OnConsole::Prefixed => {
+                let Rank(rank) = member.rank;
+                Some(rules.prefix(PrefixOf { role, local_rank: member.local_rank, rank, host }))
+            }
+        }
     }
 
     /// The replica that reads the caller's stdin, if it runs on this node.

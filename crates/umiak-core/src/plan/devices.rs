@@ -1,7 +1,7 @@
 //! Selects devices from those of the machine and the request, and assigns them to processes.
 
 use crate::diag::{Code, Diagnostic};
-use crate::model::{Backend, Device, DeviceKind, DeviceRequest, Generation, Part, Request};
+use crate::model::{Backend, Device, DeviceKind, DeviceRequest, Generation, Part, Processes, Request};
 
 use super::{Inventory, Seat};
 
@@ -47,13 +47,16 @@ struct Visible {
 
 /// Assigns devices to processes.
 pub fn assign(request: &Request, inventory: &Inventory) -> Result<Assignment, Diagnostic> {
+    if request.torch.is_some() {
+        return leave_to_script(request, inventory);
+    }
     let mut notices = Vec::new();
     let selected = if request.backend == Backend::Gloo { None } else { select(request, inventory, &mut notices)? };
     check_backend(request.backend, selected.as_ref().map(|(visible, _)| visible.kind))?;
     let Some((visible, chosen)) = selected else {
         // On CPU the number of processes is the length of the list, as on the machine that the list was written for.
         let listed = request.devices.as_ref().map(|request| request.ids.len() as u32);
-        let count = request.processes.or(listed).unwrap_or(1).max(1);
+        let count = request.processes.number().or(listed).unwrap_or(1).max(1);
         return Ok(Assignment { kind: None, visible: None, processes: vec![Vec::new(); count as usize], notices });
     };
     let device = |(label, position): (&String, u32)| Device { label: label.clone(), position };
@@ -61,6 +64,54 @@ pub fn assign(request: &Request, inventory: &Inventory) -> Result<Assignment, Di
     let processes = spread(request, &visible, &devices, &mut notices)?;
     let narrowed = request.devices.as_ref().map(|_| chosen.join(","));
     Ok(Assignment { kind: Some(visible.kind), visible: narrowed, processes, notices })
+}
+
+/// Processes that see every device and choose by their local rank, as under `torchrun`. If there are enough GPUs, each
+/// process is taken to use the one with its number; nothing is exported, unless each is to see only its own.
+fn leave_to_script(request: &Request, inventory: &Inventory) -> Result<Assignment, Diagnostic> {
+    let visible = visible(None, inventory);
+    let number = |kind: DeviceKind| visible.as_ref().filter(|it| it.kind == kind).map(|it| it.labels.len());
+    let count = match request.processes {
+        Processes::Number(number) => number as usize,
+        Processes::PerCpu => inventory.cpus,
+        Processes::Per(kind) => number(kind).ok_or_else(|| no_device(kind, inventory))?,
+        Processes::PerDevice | Processes::PerDeviceOrCpu => {
+            visible.as_ref().map_or(inventory.cpus, |it| it.labels.len())
+        }
+    };
+    let is_virtual = request.torch.as_ref().is_some_and(|torch| torch.variables.virtual_local_rank);
+    let labels = match visible.filter(|visible| visible.kind == DeviceKind::Gpu) {
+        Some(visible) if is_virtual && visible.labels.len() < count => {
+            let message = format!("`--virtual-local-rank` needs a GPU for each of {count} processes");
+            return Err(Diagnostic::error(Code::L0006, message)
+                .row("available", there_are(&visible, inventory))
+                .hint("start fewer processes with `--nproc-per-node`"));
+        }
+        Some(visible) => visible.labels,
+        None if is_virtual => (0..count).map(|number| number.to_string()).collect(),
+        None => Vec::new(),
+    };
+    let (kind, processes) = if labels.len() < count {
+        (None, vec![Vec::new(); count])
+    } else {
+        // A process that sees one device finds it at position 0.
+        let position = |position: u32| if is_virtual { 0 } else { position };
+        let devices = labels.into_iter().zip(0..).take(count);
+        let devices = devices.map(|(label, number)| vec![Device { label, position: position(number) }]);
+        (Some(DeviceKind::Gpu), devices.collect())
+    };
+    Ok(Assignment { kind, visible: None, processes, notices: Vec::new() })
+}
+
+/// The error for processes that are counted by devices that the node does not have.
+fn no_device(kind: DeviceKind, inventory: &Inventory) -> Diagnostic {
+    let word = kind.word();
+    let error = Diagnostic::error(Code::L0005, format!("`--nproc-per-node {word}`: this machine has no {word}"));
+    let error = match inventory.env.get(kind.visible_variable()) {
+        Some(value) => error.row(kind.visible_variable(), value.clone()),
+        None => error,
+    };
+    error.hint("use a number, or `auto` for one process per device, else per CPU")
 }
 
 /// Assigns devices to the processes of a parameter-server job. The legacy generation assigns one device to each process
@@ -112,7 +163,7 @@ fn select(
                     Code::L0020,
                     format!("`{}` names devices, but this machine has none; running on CPU", devices.source),
                 )
-                .row("processes", request.processes.unwrap_or(devices.ids.len() as u32).to_string()),
+                .row("processes", request.processes.number().unwrap_or(devices.ids.len() as u32).to_string()),
             );
             Ok(None)
         }
@@ -235,7 +286,7 @@ fn spread(
     notices: &mut Vec<Diagnostic>,
 ) -> Result<Vec<Vec<Device>>, Diagnostic> {
     let count = devices.len();
-    let wanted = request.processes.map_or(count, |wanted| wanted as usize).max(1);
+    let wanted = request.processes.number().map_or(count, |wanted| wanted as usize).max(1);
     let word = visible.kind.word();
     let mut labels: Vec<&str> = devices.iter().map(|device| device.label.as_str()).collect();
     labels.sort_unstable();
@@ -401,7 +452,7 @@ mod tests {
             let mut request = request();
             request.paddle.as_mut().unwrap().variables.generation = *generation;
             request.devices.clone_from(devices);
-            request.processes = *nproc;
+            request.processes = nproc.map_or(Processes::PerDevice, Processes::Number);
             request.share_devices = *share;
             assert_eq!(
                 seen(&assign(&request, &inventory(*gpus, env))),

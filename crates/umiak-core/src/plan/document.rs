@@ -228,6 +228,8 @@ pub fn place(submission: &Submission, job: &Job, programs: &[PathBuf], place: Ru
         whole: true,
         groups,
         logs: LogLayout::Attempts { dir: tasks },
+        streams: None,
+        substitutes: false,
         scratch,
         inherit_stdin: attached && replicas.len() == 1,
         threads: threads(environment, cpus, replicas.len()),
@@ -281,7 +283,8 @@ fn topology(job: &Job, replicas: &mut [Replica], (group, roles): (usize, &[usize
     let kind = members.iter().any(|member| !member.devices.is_empty()).then_some(DeviceKind::Gpu);
     let host = nodes.first().map(|node| node.address.clone()).expect("a role has at least one replica");
     let store = |port: usize| Endpoint { address: host.clone(), port: stores[port] };
-    Topology::new(job.name.clone(), nodes, members, (store(0), store(1)), kind)
+    let topology = Topology::new(job.name.clone(), nodes, members, (store(0), store(1)), kind);
+    if job.agent_store { topology.with_agent_store(store(1)) } else { topology }
 }
 
 #[cfg(test)]
@@ -311,6 +314,7 @@ pub(super) mod tests {
         Job {
             name: JobId::new("ctr").unwrap(),
             labels: BTreeMap::new(),
+            agent_store: false,
             contracts: vec![Contract::Paddle, Contract::Torch],
             roles: vec![servers, trainers],
             policy: Policy::default(),

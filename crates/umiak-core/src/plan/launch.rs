@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use crate::contract::{Lazy, Member, Options, Topology, Variable, paddle};
 use crate::diag::{Code, Diagnostic};
+use crate::machine::round::messages::LastAttempt;
 use crate::model::{
     Contract, Crew, DeviceKind, Job, LogNames, Mode, NodeIndex, Nodes, Omp, PaddleHabits, Part, Port, Proxies, Request,
     SERVER_PATIENCE, ServerMode, Slot, StartAfter, When,
@@ -47,6 +48,18 @@ pub struct Run {
     pub command: Resolved,
     /// The attempt of the whole group, from 1.
     pub attempt: u32,
+    /// The one before, in a job on several nodes.
+    pub last: Option<LastAttempt>,
+}
+
+/// Tells a script of an elastic job which attempt this is, and what has changed since the last one.
+fn attempt_variables(run: &Run) -> Vec<(String, String)> {
+    let mut variables = vec![("UMIAK_ATTEMPT".to_owned(), run.attempt.to_string())];
+    if let Some(last) = run.last {
+        variables.push(("UMIAK_RESTART_REASON".to_owned(), last.end.word().to_owned()));
+        variables.push(("UMIAK_PREVIOUS_WORLD_SIZE".to_owned(), last.world.to_string()));
+    }
+    variables
 }
 
 /// Maximum number of processes on one node.
@@ -131,9 +144,14 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
     let parts = topology.parts();
     let (replicas, counts) = replicas(request, inventory, &assignment, &topology, you, run);
     let mut common = common(request, inventory, &assignment, &topology);
+    if request.elastic.is_some() {
+        common.extend(attempt_variables(run));
+    }
     let mut notices = assignment.notices;
     if request.numa && inventory.numa_nodes.len() < 2 {
-        notices.push(Diagnostic::notice(Code::L0023, "`--numa` has no effect: this host has one NUMA node"));
+        let flag = if request.torch.is_some() { "--numa-binding" } else { "--numa" };
+        let message = format!("`{flag}` has no effect: this host has one NUMA node");
+        notices.push(Diagnostic::notice(Code::L0023, message));
     }
     if let Some(address) = address.filter(|_| topology.nodes.len() > 1) {
         match nodes::interface(address, inventory) {
@@ -159,7 +177,12 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
         whole: true,
         commands: vec![run.command.clone(); parts.len()],
         replicas,
-        logs: LogLayout::Files { dir: run.log_dir.clone(), rotation: request.logs.rotation },
+        logs: match &request.torch {
+            Some(_) => LogLayout::Streams { dir: run.log_dir.clone() },
+            None => LogLayout::Files { dir: run.log_dir.clone(), rotation: request.logs.rotation },
+        },
+        streams: request.torch.as_ref().map(|torch| torch.streams.clone()),
+        substitutes: request.command.substitutes,
         scratch: run.scratch.clone(),
         inherit_stdin: topology.members.len() == 1,
         threads: None,
@@ -215,7 +238,7 @@ fn replicas(
             ports: Vec::new(),
             devices: member.devices.clone(),
             cpus: cpus.get_mut(member.local_rank as usize).map(std::mem::take).unwrap_or_default(),
-            log: Some(Log::new(path)),
+            log: request.torch.is_none().then(|| Log::new(path)),
             member: Some(Membership { group: 0, member: position as u32 }),
             env: Vec::new(),
         }
@@ -236,6 +259,7 @@ fn options(request: &Request, inventory: &Inventory, run: &Run) -> Options {
     };
     Options {
         paddle: request.paddle.as_ref().map(|paddle| paddle.variables.clone()).unwrap_or_default(),
+        torch: request.torch.as_ref().map(|torch| torch.variables.clone()).unwrap_or_default(),
         backend: request.backend,
         with_gloo,
         stages,
@@ -278,7 +302,14 @@ fn job(request: &Request, parts: &[Part], replicas: &[u32]) -> Job {
         role
     });
     let roles = roles.collect();
-    Job { name: request.job_id.clone(), labels: BTreeMap::new(), contracts, roles, policy: request.policy }
+    Job {
+        name: request.job_id.clone(),
+        labels: BTreeMap::new(),
+        agent_store: false,
+        contracts,
+        roles,
+        policy: request.policy,
+    }
 }
 
 /// Servers on other nodes, if a process here waits for servers.
@@ -361,7 +392,8 @@ fn common(request: &Request, inventory: &Inventory, assignment: &Assignment, top
         set(&format!("{name}_original"), inventory.env[name].clone());
     }
     let threads = match request.omp {
-        Omp::OneUnlessSet => (!is_set("OMP_NUM_THREADS")).then_some(1),
+        Omp::OneIfSeveral if assignment.processes.len() < 2 => None,
+        Omp::OneUnlessSet | Omp::OneIfSeveral => (!is_set("OMP_NUM_THREADS")).then_some(1),
         Omp::Share => Some(process::share(inventory.cpus, assignment.processes.len())),
         Omp::Count(count) => Some(count),
     };
@@ -379,7 +411,7 @@ fn common(request: &Request, inventory: &Inventory, assignment: &Assignment, top
         set(kind.visible_variable(), visible.clone());
     }
     // Umiak numbers devices by PCI address; CUDA would sort them by speed.
-    if assignment.kind == Some(DeviceKind::Gpu) && !is_set("CUDA_DEVICE_ORDER") {
+    if request.torch.is_none() && assignment.kind == Some(DeviceKind::Gpu) && !is_set("CUDA_DEVICE_ORDER") {
         set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
     }
     common

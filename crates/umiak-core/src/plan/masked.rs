@@ -83,7 +83,7 @@ mod tests {
 
     fn launched() -> Plan {
         let env = [("http_proxy".to_owned(), "http://li:pw@proxy:80".to_owned())].into();
-        let mut request = Request { processes: Some(2), ..request() };
+        let mut request = Request { processes: crate::model::Processes::Number(2), ..request() };
         request.paddle.as_mut().unwrap().proxies = Proxies::PutAside;
         plan(&request, &Inventory { env, cpus: 8, ..Inventory::default() })
     }

@@ -22,6 +22,7 @@ mod ports;
 mod process;
 mod seats;
 mod share;
+pub mod torch_summary;
 mod value;
 
 pub use capable::capable;

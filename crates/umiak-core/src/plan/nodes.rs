@@ -105,7 +105,7 @@ fn named(request: &Request, nodes: usize) -> Option<(u32, u32)> {
     let processes = match &request.mode {
         // For processes set by number; lists have their own ports. Other nodes may have other numbers.
         Mode::Servers(_) => u32::from(PORTS),
-        Mode::Collective | Mode::Rpc => request.processes.or(listed).unwrap_or(u32::from(PORTS)),
+        Mode::Collective | Mode::Rpc => request.processes.number().or(listed).unwrap_or(u32::from(PORTS)),
     };
     let start = u32::from(*start);
     match source.as_str() {
@@ -224,7 +224,7 @@ mod tests {
         let free = port(&request(), &two).get();
         let fixed = |start: u16, source: &str, processes: Option<u32>| Request {
             ports: PortRequest::Fixed { start, source: source.to_owned() },
-            processes,
+            processes: processes.map_or(crate::model::Processes::PerDevice, crate::model::Processes::Number),
             ..request()
         };
         let next = |port: u16| FIRST_PORT + (port - FIRST_PORT + 1) % PORTS;

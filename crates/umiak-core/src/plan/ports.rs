@@ -11,6 +11,7 @@ pub const STORES: u16 = 2;
 pub struct Ports {
     /// One for each seat.
     pub endpoints: Vec<Port>,
+    /// Paddle's and torch's. With a relay, the first is the relay's, and a third one is where rank 0 hosts Paddle's store.
     pub stores: Vec<Port>,
 }
 

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::contract::mpi::{Slots, slots};
 use crate::contract::{Variable, View, umiak};
-use crate::model::{Contract, Device, DeviceKind, Host, Mount, Part, Slot};
+use crate::model::{Contract, Device, DeviceKind, Host, Mount, Part, Slot, substituted};
 
+use super::command::Resolved;
 use super::pool::Given;
 use super::value::contracts;
 use super::{Log, Membership, Plan, Replica};
@@ -99,7 +100,7 @@ impl Plan {
         let own_dir = self.attempt_dir(replica, attempt.number).filter(|_| work.own_dir).map(|dir| dir.join("work"));
         Process {
             program: command.program.clone(),
-            argv: command.argv.clone(),
+            argv: self.argv(command, replica),
             is_secret: false,
             env: self.variables(replica, attempt),
             dir: own_dir.clone().or_else(|| dir.clone()),
@@ -112,6 +113,16 @@ impl Plan {
             mounts: work.mounts.iter().map(|mount| mount.below(&self.directory)).collect(),
             remote: self.remote(replica, attempt.of_job),
         }
+    }
+
+    /// The words of the command; macros stand for values of this replica. The program's own name has none.
+    fn argv(&self, command: &Resolved, replica: &Replica) -> Vec<OsString> {
+        let Some((_, member)) = self.member(replica).filter(|_| self.substitutes) else { return command.argv.clone() };
+        let value = |name: &str| (name == "local_rank").then(|| member.local_rank.to_string());
+        let (program, args) = command.argv.split_at(1.min(command.argv.len()));
+        let args =
+            args.iter().map(|word| word.to_str().map_or_else(|| word.clone(), |it| substituted(it, value).into()));
+        program.iter().cloned().chain(args).collect()
     }
 
     fn remote(&self, replica: &Replica, of_job: u32) -> Option<Remote> {

@@ -6,7 +6,8 @@ use crate::contract::{Member, Node, Topology};
 use crate::diag::{Code, Diagnostic};
 use crate::machine::round::messages::{NodeProcess, NodeShare, Offer, Start};
 use crate::model::{
-    Crew, Device, DeviceKind, Endpoint, FIRST_ATTEMPT, Generation, Mode, NodeIndex, Nodes, Part, Port, Rank, Request,
+    Crew, Device, DeviceKind, Endpoint, FIRST_ATTEMPT, Generation, Host, Mode, NodeIndex, Nodes, Part, Port, Rank,
+    Request, StoreHost,
 };
 
 use super::devices::Assignment;
@@ -56,6 +57,7 @@ impl Share {
             paddle_store: store(stores[0]),
             torch_store: store(stores[1]),
             restarts: None,
+            last: None,
             you: you as u32,
         };
         Self::of(request, layout, &start)
@@ -78,6 +80,17 @@ impl Share {
         }
         let members = members(request, &start.nodes)?;
         Ok(Self { topology: topology(request, start, members, own.device_kind), you: NodeIndex(start.you) })
+    }
+
+    /// The same, with a relay in front of Paddle's store, which rank 0 hosts on this port: the third of this node's ports
+    /// for stores. Other nodes are not told.
+    #[must_use]
+    pub fn relaying(mut self, port: Option<&Port>) -> Self {
+        if let (NodeIndex(0), Some(port)) = (self.you, port) {
+            let address = self.topology.paddle_store.address.clone();
+            self.topology.relayed_store = Some(Endpoint { address, port: *port });
+        }
+        self
     }
 }
 
@@ -186,8 +199,24 @@ fn topology(request: &Request, start: &Start, members: Vec<Member>, device_kind:
     // With a static node list, the current launcher reserves no port for the store and uses the first endpoint.
     let is_static = request.ip.is_some() || matches!(request.nodes, Nodes::List { .. });
     let is_current = request.paddle.as_ref().is_some_and(|paddle| paddle.variables.generation == Generation::Current);
-    let first_endpoint = is_current && is_static && !matches!(request.mode, Mode::Servers(_));
+    let first_endpoint = is_current && is_static && !matches!(request.mode, Mode::Servers(_)) && !request.store_relay;
     let paddle_store = if first_endpoint { members[0].endpoint.clone() } else { start.paddle_store.into() };
     let stores = (paddle_store, start.torch_store.into());
-    Topology::new(request.job_id.clone(), hosts.collect(), members, stores, device_kind)
+    let mut topology = Topology::new(request.job_id.clone(), hosts.collect(), members, stores, device_kind);
+    topology.changes = start.last.map_or(0, |last| last.changes);
+    match agent_store(request, start) {
+        Some(at) => topology.with_agent_store(at),
+        None => topology,
+    }
+}
+
+/// Where ranks find the store that umiak hosts. With several nodes that is where the nodes meet.
+fn agent_store(request: &Request, start: &Start) -> Option<Endpoint<Host>> {
+    let StoreHost::Agent { host, port } = &request.store else { return None };
+    let usual = match &request.nodes {
+        Nodes::Master { host, port, .. } => Endpoint { address: Host::from(host.clone()), port: *port },
+        Nodes::One | Nodes::List { .. } | Nodes::Auto { .. } => start.torch_store.into(),
+    };
+    let address = host.clone().map_or(usual.address, Host::from);
+    Some(Endpoint { address, port: port.unwrap_or(usual.port) })
 }

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::contract::{Lazy, Member, NamedPorts, Options, RolePlaces, Topology, Variable};
 use crate::diag::Diagnostic;
 use crate::model::{
-    Contract, Device, Endpoint, Host, Job, NodeIndex, Part, Port, Rank, Role, RoleName, Rotation, Slot, StepName,
+    Contract, Device, Endpoint, FIRST_ATTEMPT, Host, Job, NodeIndex, Part, Port, Rank, Role, RoleName, Rotation, Slot,
+    StepName, StreamRules,
 };
 
 use super::command::Resolved;
@@ -64,6 +65,12 @@ pub struct Plan {
     /// those of several roles.
     pub groups: Vec<Topology>,
     pub logs: LogLayout,
+    /// Which output the console shows, for ranks that write stdout and stderr apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamRules>,
+    /// `${local_rank}` in arguments stands for the local rank.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub substitutes: bool,
     /// Scratch directory, removed at the end.
     pub scratch: PathBuf,
     /// True if the only replica inherits the caller's stdin.
@@ -161,6 +168,8 @@ pub enum LogLayout {
     },
     /// A directory for each attempt: `tasks/trainer-3/attempt-1`, with its `log`.
     Attempts { dir: PathBuf },
+    /// The same as `torchrun` names it, with a log for each stream: `attempt_0/3/stdout.log`.
+    Streams { dir: PathBuf },
 }
 
 impl LogLayout {
@@ -171,7 +180,7 @@ impl LogLayout {
 
     pub fn dir(&self) -> &Path {
         match self {
-            Self::Files { dir, .. } | Self::Attempts { dir } => dir,
+            Self::Files { dir, .. } | Self::Attempts { dir } | Self::Streams { dir } => dir,
         }
     }
 }
@@ -190,12 +199,15 @@ pub struct Log {
     /// The number of the last file that rotation had finished when the attempt began; 0 if there is none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rotated: u64,
+    /// The log of stderr, if it has its own. It belongs to this attempt alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<PathBuf>,
 }
 
 impl Log {
     /// A log that no earlier attempt has written to.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, start: 0, rotated: 0 }
+        Self { path, start: 0, rotated: 0, stderr: None }
     }
 }
 
@@ -270,7 +282,10 @@ impl Plan {
         let ports = replica.ports.iter().flat_map(|(_, ports)| ports);
         let ports = ports.map(|port| Endpoint { address: replica.host.clone(), port: *port });
         let first = self.member(replica).filter(|(group, member)| group.members.first() == Some(member));
-        let stores = first.into_iter().flat_map(|(group, _)| [group.torch_store.clone(), group.paddle_store.clone()]);
+        let stores = first.into_iter().flat_map(|(group, member)| {
+            let torch = (!group.agent_store).then(|| group.torch_store.clone());
+            torch.into_iter().chain([group.paddle_store_of(member).clone()])
+        });
         let all = replica.endpoint.iter().cloned().chain(ports).chain(stores);
         all.filter_map(|endpoint| endpoint.to_string().parse().ok()).collect()
     }
@@ -333,12 +348,25 @@ impl Plan {
         match &self.logs {
             LogLayout::Files { .. } => None,
             LogLayout::Attempts { dir } => Some(dir.join(&replica.name).join(format!("attempt-{attempt}"))),
+            LogLayout::Streams { dir } => {
+                let local = self.member(replica).map_or(replica.slot.index, |(_, member)| member.local_rank);
+                let restarts = attempt.saturating_sub(FIRST_ATTEMPT);
+                Some(dir.join(format!("attempt_{restarts}")).join(local.to_string()))
+            }
         }
     }
 
     /// The log of an attempt.
     pub fn log(&self, replica: &Replica, attempt: u32) -> Log {
-        let own = || Log::new(self.attempt_dir(replica, attempt).unwrap_or_default().join("log"));
+        let own = || {
+            let dir = self.attempt_dir(replica, attempt).unwrap_or_default();
+            match self.logs {
+                LogLayout::Streams { .. } => {
+                    Log { stderr: Some(dir.join("stderr.log")), ..Log::new(dir.join("stdout.log")) }
+                }
+                LogLayout::Files { .. } | LogLayout::Attempts { .. } => Log::new(dir.join("log")),
+            }
+        };
         replica.log.clone().unwrap_or_else(own)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::machine::round::messages::{NodeProcess, NodeShare, Start};
 use crate::model::request::tests::request;
-use crate::model::{DeviceRequest, Endpoint, Generation, Rank};
+use crate::model::{DeviceRequest, Endpoint, Generation, Processes, Rank};
 use crate::plan::Ports;
 
 fn with_habits(change: impl FnOnce(&mut PaddleHabits)) -> Request {
@@ -22,6 +22,7 @@ fn run() -> Run {
         log_dir: "/w/log".into(),
         command: Resolved { program: "/usr/bin/python3".into(), argv: vec!["python3".into()] },
         attempt: 1,
+        last: None,
     }
 }
 
@@ -42,7 +43,7 @@ fn get<'a>(variables: &'a [Variable], name: &str) -> Option<&'a str> {
 
 #[test]
 fn four_ranks_on_cpu() {
-    let request = Request { processes: Some(4), ..request() };
+    let request = Request { processes: Processes::Number(4), ..request() };
     let plan = plan(&request, &Inventory { cpus: 10, ..Inventory::default() });
     assert_eq!(plan.replicas.len(), 4);
     assert_eq!(plan.job.policy.stop.grace, Duration::from_secs(5));
@@ -66,7 +67,7 @@ fn threads_as_the_user_or_paddle_says() {
         (Omp::Share, Some("2"), Some("2")),
         (Omp::Count(7), Some("7"), Some("7")),
     ] {
-        let request = Request { processes: Some(4), omp, ..request() };
+        let request = Request { processes: Processes::Number(4), omp, ..request() };
         assert_eq!(get(&plan(&request, &unset).common, "OMP_NUM_THREADS"), without, "{omp:?}");
         assert_eq!(get(&plan(&request, &set).common, "OMP_NUM_THREADS"), with, "{omp:?}");
     }
@@ -180,6 +181,7 @@ fn start() -> Start {
         paddle_store: endpoint(7001),
         torch_store: endpoint(7002),
         restarts: None,
+        last: None,
         you: 1,
     }
 }
@@ -189,7 +191,7 @@ fn second() -> (Request, Inventory) {
         Nodes::Master { host: "10.0.0.1".into(), port: Port::new(6768).unwrap(), nodes: 3, source: "--master".into() };
     let own = Address { interface: "eth0".into(), ip: "10.0.0.2".parse().unwrap() };
     let inventory = Inventory { cpus: 6, addresses: vec![own], hostname: "node-2".into(), ..Inventory::default() };
-    (Request { nodes: master, processes: Some(3), ..request() }, inventory)
+    (Request { nodes: master, processes: Processes::Number(3), ..request() }, inventory)
 }
 
 #[test]
@@ -264,6 +266,34 @@ fn with_a_list_of_nodes_the_first_endpoint_is_the_store() {
     assert_eq!(layout(&request, &elsewhere).unwrap_err().code, Code::L0004);
 }
 
+/// The relay is at the port that was offered for the store, and only the first node knows what is behind it.
+#[test]
+fn with_a_relay_rank_0_hosts_the_store_elsewhere() {
+    let (request, inventory) = second();
+    let addresses: Vec<IpAddr> = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|it| it.parse().unwrap()).to_vec();
+    let listed = Nodes::List { addresses, source: "--ips".into() };
+    let own = Port::new(7003).unwrap();
+    for nodes in [request.nodes.clone(), listed] {
+        let request = Request { nodes, store_relay: true, ..request.clone() };
+        let layout = layout(&request, &inventory).unwrap();
+        let mut start = start();
+        // All nodes have as many ranks as this one.
+        start.nodes.iter_mut().for_each(|node| node.processes.resize(3, node.processes[0].clone()));
+        for you in 0..3 {
+            start.you = you;
+            let share = Share::of(&request, &layout, &start).unwrap().relaying(Some(&own));
+            let plan = finish(&request, &inventory, layout.clone(), share, &run());
+            let masters: Vec<String> = plan.replicas.iter().map(|rank| master(&plan, rank)).collect();
+            let first = if you == 0 { "10.0.0.1:7003" } else { "10.0.0.1:7001" };
+            assert_eq!(masters, [first, "10.0.0.1:7001", "10.0.0.1:7001"], "node {you}");
+        }
+    }
+}
+
+fn master(plan: &Plan, rank: &Replica) -> String {
+    get(&plan.known_variables(rank), "PADDLE_MASTER").unwrap().to_owned()
+}
+
 #[test]
 fn with_a_master_the_address_may_be_open() {
     let (request, inventory) = second();
@@ -335,7 +365,7 @@ fn paddles_lines_for_several_nodes() {
 fn without_paddles_habits_there_is_nothing_of_paddles() {
     let env = [("http_proxy".to_owned(), "http://p:1".to_owned())].into();
     let inventory = Inventory { env, cpus: 4, ..Inventory::default() };
-    let request = Request { paddle: None, processes: Some(2), ..request() };
+    let request = Request { paddle: None, processes: Processes::Number(2), ..request() };
     let plan = plan(&request, &inventory);
     assert_eq!((plan.files.len(), plan.unset.len()), (0, 0));
     let variables = plan.known_variables(&plan.replicas[1]);
