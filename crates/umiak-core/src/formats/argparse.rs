@@ -223,9 +223,14 @@ fn classify<'t>(options: &'t [Opt], token: &OsStr) -> Class<'t> {
     }
 }
 
-/// A one-letter option of the table, alone or repeated. `-h` is help, and an error when followed by other letters;
-/// everything else with a single dash is unknown.
+/// A one-letter option of the table, alone or repeated; one with a value may have it attached: `-r3`, `-r=3`. `-h` is
+/// help, and an error when followed by other letters; everything else with a single dash is unknown.
 fn classify_short<'t>(options: &'t [Opt], bytes: &[u8]) -> Class<'t> {
+    let takes_value = |option: &&Opt| option.name.as_bytes() == &bytes[..2] && option.takes == Takes::Value;
+    if let Some(option) = options.iter().find(takes_value) {
+        let attached = bytes[2..].strip_prefix(b"=").unwrap_or(&bytes[2..]);
+        return Class::Known { option, attached: (bytes.len() > 2).then(|| OsString::from_vec(attached.to_vec())) };
+    }
     let is_letter =
         |option: &&Opt| option.name.len() == 2 && bytes[1..].iter().all(|b| *b == option.name.as_bytes()[1]);
     if let Some(option) = options.iter().find(is_letter) {
@@ -300,6 +305,7 @@ mod tests {
         Opt { name: "--dry-run", key: 8, takes: Takes::Nothing, matching: Matching::Whole },
         Opt { name: "-v", key: 10, takes: Takes::Nothing, matching: Matching::Whole },
         Opt { name: "--output", key: 9, takes: Takes::Value, matching: Matching::Whole },
+        Opt { name: "-r", key: 12, takes: Takes::Value, matching: Matching::Whole },
         Opt { name: "--use_cloud", key: 11, takes: Takes::Truth, matching: Matching::Whole },
     ];
 
@@ -372,6 +378,9 @@ mod tests {
             (&["-v", "t.py", "-v"], "-v <t.py> -v"),
             (&["-vv", "-vx", "t.py"], "-v ?-vx <t.py>"),
             (&["t.py", "-h"], "<t.py> -h"),
+            (&["-r", "3", "t.py"], "-r=3 <t.py>"),
+            (&["-r3", "-r=0:1", "t.py"], "-r=3 -r=0:1 <t.py>"),
+            (&["-r", "-v"], "argument -r: expected one argument"),
             (&["--gpus", "-h"], "argument --gpus: expected one argument"),
             (&["--use_cloud", "t.py"], "--use_cloud <t.py>"),
             (&["--use-cloud", "True", "t.py"], "--use_cloud=True <t.py>"),

@@ -2,6 +2,8 @@
 
 pub mod argparse;
 pub mod document;
+pub mod elastic;
+pub mod etcd;
 pub mod launch;
 #[cfg(test)]
 mod mutated;

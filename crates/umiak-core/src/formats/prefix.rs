@@ -11,18 +11,16 @@ use std::path::Path;
 use super::launch::Spelling;
 use crate::diag::{Code, Diagnostic};
 
-/// Hint until torch's own flags are supported.
-const TORCH: &str =
-    "`umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's";
-
 /// What a command line starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Front {
-    /// Paddle's launcher, and the arguments after its name.
+    /// A launcher that umiak replaces, and the arguments after its name.
     Launch(Spelling, Vec<OsString>),
     /// A launcher started through `wrapper`, and the arguments after the interpreter's name.
     Wrapped { wrapper: Wrapper, rest: Vec<OsString> },
-    /// Known but not in this version: `torchrun`, `paddlerec.run`.
+    /// `python -m paddle.distributed.elastic`, and the arguments after it.
+    Elastic(Vec<OsString>),
+    /// Known but not in this version: `paddlerec.run`.
     NotInThisVersion { what: String },
     /// `umiak python …` without a launcher that umiak replaces.
     Refused(Box<Diagnostic>),
@@ -44,12 +42,10 @@ impl Front {
     pub fn diagnostic(&self) -> Option<Diagnostic> {
         match self {
             Self::NotInThisVersion { what } => {
-                let error = Diagnostic::error(Code::L0003, format!("`{what}` is not supported yet"));
-                let is_torch = what.contains("torch");
-                Some(if is_torch { error.hint(TORCH) } else { error })
+                Some(Diagnostic::error(Code::L0003, format!("`{what}` is not supported yet")))
             }
             Self::Refused(diagnostic) => Some((**diagnostic).clone()),
-            Self::Launch(..) | Self::Wrapped { .. } | Self::Other => None,
+            Self::Launch(..) | Self::Wrapped { .. } | Self::Elastic(_) | Self::Other => None,
         }
     }
 }
@@ -57,7 +53,7 @@ impl Front {
 /// Recognises a whole command line; `argv[0]` is the name that umiak was called by.
 pub fn recognise(argv: &[OsString]) -> Front {
     let Some((called, words)) = argv.split_first() else { return Front::Other };
-    if let Some(front) = by_name(base_name(called), OsStr::new("fleetrun"), words) {
+    if let Some(front) = by_name(base_name(called), base_name(called), words) {
         return front;
     }
     let Some((first, rest)) = words.split_first() else { return Front::Other };
@@ -86,8 +82,13 @@ fn behind_runner(words: &[OsString]) -> Front {
         if is_interpreter(base_name(word)) && find_module(rest).is_some_and(|(module, _)| is_launcher(&module)) {
             return Some((at, word.clone(), rest.to_vec()));
         }
-        if base_name(word) == "fleetrun" {
-            let rest = ["-m", "paddle.distributed.launch"].map(OsString::from).into_iter().chain(rest.iter().cloned());
+        let program = match base_name(word).to_str() {
+            Some("fleetrun") => Some("paddle.distributed.launch"),
+            Some("torchrun") => Some("torch.distributed.run"),
+            _ => None,
+        };
+        if let Some(module) = program {
+            let rest = ["-m", module].map(OsString::from).into_iter().chain(rest.iter().cloned());
             return Some((at, "python".into(), rest.collect()));
         }
         // `uv run -m`, `coverage run -m`: the interpreter is implied.
@@ -141,7 +142,7 @@ pub fn script_interpreter(head: &[u8]) -> Option<String> {
 fn by_name(name: &OsStr, word: &OsStr, rest: &[OsString]) -> Option<Front> {
     match name.to_str()? {
         "fleetrun" => Some(Front::Launch(Spelling::Fleetrun { program: word.to_owned() }, rest.to_vec())),
-        "torchrun" => Some(Front::NotInThisVersion { what: "torchrun".to_owned() }),
+        "torchrun" => Some(Front::Launch(Spelling::Torchrun { program: word.to_owned() }, rest.to_vec())),
         _ => None,
     }
 }
@@ -176,12 +177,10 @@ fn behind_interpreter(interpreter: &OsStr, words: &[OsString]) -> Front {
             let words = defaults.into_iter().chain(rest.iter().cloned()).collect();
             Front::Launch(Spelling::FleetModule { interpreter }, words)
         }
-        Some(
-            known @ ("torch.distributed.run"
-            | "torch.distributed.launch"
-            | "paddlerec.run"
-            | "paddle.distributed.elastic"),
-        ) => Front::NotInThisVersion { what: format!("python -m {known}") },
+        Some("torch.distributed.run") => Front::Launch(Spelling::TorchModule { interpreter }, rest.to_vec()),
+        Some("torch.distributed.launch") => Front::Launch(Spelling::TorchLaunch { interpreter }, rest.to_vec()),
+        Some("paddle.distributed.elastic") => Front::Elastic(rest.to_vec()),
+        Some(known @ "paddlerec.run") => Front::NotInThisVersion { what: format!("python -m {known}") },
         _ => refuse(&interpreter, Some(&module)),
     }
 }
@@ -242,7 +241,7 @@ mod tests {
         let join = |rest: &[OsString]| rest.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         match front(line) {
             Front::Launch(Spelling::Launch, rest) => format!("launch: {}", join(&rest)),
-            Front::Launch(Spelling::Fleetrun { program }, rest) => {
+            Front::Launch(Spelling::Fleetrun { program } | Spelling::Torchrun { program }, rest) => {
                 format!("{}: {}", program.to_string_lossy(), join(&rest))
             }
             Front::Wrapped { wrapper: Wrapper::Runner(words), rest } => format!("[{}] {}", join(&words), join(&rest)),
@@ -255,6 +254,13 @@ mod tests {
             Front::Launch(Spelling::FleetModule { interpreter }, rest) => {
                 format!("fleet by {}: {}", interpreter.to_string_lossy(), join(&rest))
             }
+            Front::Launch(Spelling::TorchModule { interpreter }, rest) => {
+                format!("torch by {}: {}", interpreter.to_string_lossy(), join(&rest))
+            }
+            Front::Launch(Spelling::TorchLaunch { interpreter }, rest) => {
+                format!("old torch by {}: {}", interpreter.to_string_lossy(), join(&rest))
+            }
+            Front::Elastic(rest) => format!("elastic: {}", join(&rest)),
             Front::NotInThisVersion { what } => format!("later: {what}"),
             Front::Refused(_) => "refused".to_owned(),
             Front::Other => "other".to_owned(),
@@ -268,6 +274,7 @@ mod tests {
             ("umiak fleetrun --gpus 2,3 train.py", "fleetrun: --gpus 2,3 train.py"),
             ("/usr/local/bin/fleetrun train.py", "fleetrun: train.py"),
             ("umiak python -m paddle.distributed.launch t.py -m x", "paddle by python: t.py -m x"),
+            ("umiak python -m paddle.distributed.elastic --np 2 scale", "elastic: --np 2 scale"),
             ("umiak python3.11 -u -m paddle.distributed.launch t.py", "paddle by python3.11: t.py"),
             ("umiak python -um paddle.distributed.launch t.py", "paddle by python: t.py"),
             ("umiak python -mpaddle.distributed.launch t.py", "paddle by python: t.py"),
@@ -296,10 +303,12 @@ mod tests {
             ("umiak coverage run -p -m paddle.distributed.launch t.py", "<coverage> -m paddle.distributed.launch t.py"),
             ("umiak uv run train.py", "refused"),
             ("umiak uv", "refused"),
-            ("umiak torchrun t.py", "later: torchrun"),
-            ("torchrun t.py", "later: torchrun"),
-            ("umiak python -m torch.distributed.run t.py", "later: python -m torch.distributed.run"),
-            ("umiak python -m torch.distributed.launch t.py", "later: python -m torch.distributed.launch"),
+            ("umiak torchrun t.py", "torchrun: t.py"),
+            ("/usr/local/bin/torchrun t.py", "torchrun: t.py"),
+            ("umiak /v/bin/torchrun t.py", "/v/bin/torchrun: t.py"),
+            ("umiak python -m torch.distributed.run t.py", "torch by python: t.py"),
+            ("umiak python3 -m torch.distributed.launch t.py", "old torch by python3: t.py"),
+            ("umiak uv run torchrun t.py", "[uv run python] -m torch.distributed.run t.py"),
             ("umiak python -m paddlerec.run -m c.yaml -b b.yaml", "later: python -m paddlerec.run"),
             ("umiak python train.py", "refused"),
             ("umiak python", "refused"),
@@ -339,10 +348,7 @@ mod tests {
             text,
             "error[L0001]: `umiak python3` starts launchers, and `train.py` is not one\nhint: write `umiak python3 -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n"
         );
-        let text = front("umiak torchrun t.py").diagnostic().map(|d| d.to_plain()).unwrap_or_default();
-        assert_eq!(
-            text,
-            "error[L0003]: `torchrun` is not supported yet\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n"
-        );
+        let text = front("umiak python -m paddlerec.run").diagnostic().map(|d| d.to_plain()).unwrap_or_default();
+        assert_eq!(text, "error[L0003]: `python -m paddlerec.run` is not supported yet\n");
     }
 }

@@ -11,9 +11,12 @@ use crate::formats::units;
 use crate::model::Generation;
 use crate::quote::python;
 
-/// The given values, by Paddle's name of the flag. Missing flags have their defaults.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Arguments(BTreeMap<&'static str, Setting>);
+/// The given values, by the attribute of the flag. Missing flags have their defaults.
+#[derive(Debug, Clone)]
+pub(super) struct Arguments {
+    given: BTreeMap<&'static str, Setting>,
+    table: &'static [Flag],
+}
 
 #[derive(Debug, Clone)]
 struct Setting {
@@ -53,6 +56,15 @@ impl Source {
 }
 
 impl Arguments {
+    /// No flag is given yet.
+    pub(super) fn of(table: &'static [Flag]) -> Self {
+        Self { given: BTreeMap::new(), table }
+    }
+
+    fn flag(&self, attribute: &str) -> Option<&'static Flag> {
+        flags::by_attribute(self.table, attribute)
+    }
+
     /// Sets a flag of the command line. The last one wins.
     pub(super) fn give(&mut self, flag: &'static Flag, given: &Given) -> Result<(), Diagnostic> {
         if flag.value == ValueKind::Count {
@@ -74,16 +86,20 @@ impl Arguments {
 
     /// Sets a value that is not the text of the flag, as Paddle's plugins do.
     pub(super) fn put(&mut self, attribute: &'static str, value: Value, source: Source) {
-        self.0.insert(attribute, Setting { value, source });
+        self.given.insert(attribute, Setting { value, source });
     }
 
     pub(super) fn clear(&mut self, attribute: &str) {
-        self.0.remove(attribute);
+        self.given.remove(attribute);
     }
 
     fn setting(&self, attribute: &str) -> Option<&Setting> {
-        debug_assert!(flags::by_attribute(attribute).is_some(), "no flag sets `{attribute}`");
-        self.0.get(attribute)
+        // The flags that umiak adds are not all in every table.
+        debug_assert!(
+            self.flag(attribute).or_else(|| flags::by_attribute(flags::FLAGS, attribute)).is_some(),
+            "no flag sets `{attribute}`"
+        );
+        self.given.get(attribute)
     }
 
     pub(super) fn source(&self, attribute: &str) -> Option<Source> {
@@ -94,7 +110,7 @@ impl Arguments {
     pub(super) fn name(&self, attribute: &str) -> &'static str {
         self.source(attribute)
             .map(Source::name)
-            .or_else(|| flags::by_attribute(attribute).map(|flag| flag.name))
+            .or_else(|| self.flag(attribute).map(|flag| flag.name))
             .unwrap_or_default()
     }
 
@@ -102,7 +118,7 @@ impl Arguments {
     pub(super) fn wrong_value(&self, attribute: &str, message: impl Into<String>) -> Diagnostic {
         let source = self.source(attribute);
         let error = Diagnostic::error(source.map_or(Code::L0001, Source::code), message);
-        match (source, flags::by_attribute(attribute)) {
+        match (source, self.flag(attribute)) {
             (Some(Source::Variable(name)), Some(flag)) => error.hint(stands_for(name, flag)),
             _ => error,
         }
@@ -199,7 +215,9 @@ fn wrong(flag: &Flag, source: Source, expected: &str, text: &OsStr) -> Diagnosti
     match source {
         // torchrun's words for one process for each device.
         Source::Flag(name)
-            if flag.attribute == "nproc_per_node" && ["auto", "cpu", "gpu"].iter().any(|word| text == *word) =>
+            if flag.value == ValueKind::Int
+                && flag.attribute == "nproc_per_node"
+                && ["auto", "cpu", "gpu"].iter().any(|word| text == *word) =>
         {
             diagnostic.hint(format!("leave `{name}` out: one process starts for each device"))
         }

@@ -22,6 +22,14 @@ pub(super) struct Issues {
 }
 
 impl Issues {
+    /// Records a flag without effect, accepted so that command lines keep working.
+    pub(super) fn idle(&mut self, flag: &str, why: &str) {
+        let row = (flag.to_owned(), why.to_owned());
+        if !self.idle.contains(&row) {
+            self.idle.push(row);
+        }
+    }
+
     /// The notices, with all flags without effect combined into one.
     pub(super) fn into_notices(self) -> Vec<Diagnostic> {
         let mut notices = self.notices;
@@ -63,12 +71,8 @@ impl Checks<'_> {
         self.arguments.wrong_value(attribute, message)
     }
 
-    /// Records a flag without effect, accepted so that command lines keep working.
     pub(super) fn idle(&mut self, flag: &str, why: &str) {
-        let row = (flag.to_owned(), why.to_owned());
-        if !self.issues.idle.contains(&row) {
-            self.issues.idle.push(row);
-        }
+        self.issues.idle(flag, why);
     }
 
     /// Reports flags of the command line without effect. Variables without effect are usually inherited, and are not

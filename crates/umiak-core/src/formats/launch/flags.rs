@@ -40,7 +40,9 @@ pub enum Owner {
     /// Launchers before 2.0, and command lines from other launchers: unknown to both generations, so it selects the
     /// legacy one. Never abbreviated.
     Old,
-    /// Umiak only: never abbreviated, unknown to Paddle.
+    /// `torchrun`, which has a table of its own.
+    Torch,
+    /// Umiak only: never abbreviated, unknown to the launchers that it replaces.
     Umiak,
 }
 
@@ -50,7 +52,7 @@ impl Owner {
             Self::Legacy => generation == Generation::Legacy,
             Self::Current => generation == Generation::Current,
             Self::Both => true,
-            Self::Old | Self::Umiak => false,
+            Self::Old | Self::Torch | Self::Umiak => false,
         }
     }
 }
@@ -98,11 +100,26 @@ pub enum Heading {
     Collective,
     ParameterServer,
     Elastic,
+    /// Flags of `torchrun`.
+    Workers,
+    Rendezvous,
+    Program,
+    Logs,
     Umiak,
 }
 
 impl Heading {
-    pub const ALL: [Self; 5] = [Self::Base, Self::Collective, Self::ParameterServer, Self::Elastic, Self::Umiak];
+    pub const ALL: [Self; 9] = [
+        Self::Base,
+        Self::Collective,
+        Self::ParameterServer,
+        Self::Elastic,
+        Self::Workers,
+        Self::Rendezvous,
+        Self::Program,
+        Self::Logs,
+        Self::Umiak,
+    ];
 
     pub fn title(self) -> &'static str {
         match self {
@@ -110,6 +127,10 @@ impl Heading {
             Self::Collective => "Collective Parameters",
             Self::ParameterServer => "Parameter-Server Parameters",
             Self::Elastic => "Elastic Parameters",
+            Self::Workers => "Workers",
+            Self::Rendezvous => "Rendezvous",
+            Self::Program => "Program",
+            Self::Logs => "Logs",
             Self::Umiak => "Umiak",
         }
     }
@@ -126,7 +147,7 @@ pub enum Support {
 }
 
 impl Flag {
-    const fn new(
+    pub(super) const fn new(
         owner: Owner,
         heading: Heading,
         name: &'static str,
@@ -156,12 +177,12 @@ impl Flag {
         Self::new(Owner::Umiak, Heading::Umiak, name, attribute, ValueKind::Switch, "", help).default("False")
     }
 
-    const fn aliases(mut self, aliases: &'static [&'static str]) -> Self {
+    pub(super) const fn aliases(mut self, aliases: &'static [&'static str]) -> Self {
         self.aliases = aliases;
         self
     }
 
-    const fn default(mut self, default: &'static str) -> Self {
+    pub(super) const fn default(mut self, default: &'static str) -> Self {
         self.default = default;
         self
     }
@@ -171,17 +192,17 @@ impl Flag {
         self
     }
 
-    const fn variable(mut self, order: u8, name: &'static str) -> Self {
+    pub(super) const fn variable(mut self, order: u8, name: &'static str) -> Self {
         self.variable = Some(Variable { name, order });
         self
     }
 
-    const fn no_effect(mut self, why: &'static str) -> Self {
+    pub(super) const fn no_effect(mut self, why: &'static str) -> Self {
         self.support = Support::NoEffect(why);
         self
     }
 
-    const fn not_yet(mut self, what: &'static str) -> Self {
+    pub(super) const fn not_yet(mut self, what: &'static str) -> Self {
         self.support = Support::NotYet(what);
         self
     }
@@ -210,8 +231,8 @@ impl Flag {
 }
 
 /// The row that sets `attribute`; the current flag where an old one sets it too.
-pub fn by_attribute(attribute: &str) -> Option<&'static Flag> {
-    let mut rows = FLAGS.iter().filter(|flag| flag.attribute == attribute);
+pub(super) fn by_attribute(table: &'static [Flag], attribute: &str) -> Option<&'static Flag> {
+    let mut rows = table.iter().filter(|flag| flag.attribute == attribute);
     let first = rows.next();
     first.filter(|flag| flag.owner != Owner::Old).or_else(|| rows.next()).or(first)
 }
@@ -242,7 +263,7 @@ pub const FLAGS: &[Flag] = &[
         .variable(7, "PADDLE_SORT_IP"),
     Flag::new(Current, Base, "--enable_gpu_log", "enable_gpu_log", BoolText, "BOOL", "Write `<job_id>.gpu.log`. Off unless given.")
         .default("True"),
-    Flag::new(Current, Base, "--nnodes", "nnodes", Text, "N[:MAX]", "Number of nodes. Without `--master` and `--ips`, the command for the other nodes is printed. A range is not supported yet.")
+    Flag::new(Current, Base, "--nnodes", "nnodes", Text, "N[:MAX]", "Number of nodes. Without `--master` and `--ips`, the command for the other nodes is printed. With a range, nodes may come and go.")
         .default("1")
         .variable(3, "PADDLE_NNODES"),
     Flag::new(Both, Base, "--nproc_per_node", "nproc_per_node", Int, "N", "Processes on this node; one for each device when omitted.")
@@ -335,10 +356,9 @@ pub const FLAGS: &[Flag] = &[
         .default("-1")
         .variable(13, "PADDLE_ELASTIC_LEVEL")
         .no_effect(NO_ELASTIC),
-    Flag::new(Current, Elastic, "--elastic_timeout", "elastic_timeout", Int, "SECONDS", "Time to wait for nodes.")
+    Flag::new(Current, Elastic, "--elastic_timeout", "elastic_timeout", Int, "SECONDS", "With a range of nodes, time to wait for more than the fewest.")
         .default("30")
-        .variable(14, "PADDLE_ELASTIC_TIMEOUT")
-        .no_effect(NO_ELASTIC),
+        .variable(14, "PADDLE_ELASTIC_TIMEOUT"),
     Flag::new(Umiak, Heading::Umiak, "--output", "output", Choice(&["human", "json", "quiet"]), "MODE", "What the console shows; `json` writes the run's facts to stdout.")
         .default("human"),
     Flag::switch("--mirror", "mirror", "With `--output json`, show the first rank's output on stderr."),
@@ -375,6 +395,8 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Umiak, Heading::Umiak, "--node-timeout", "node-timeout", Duration, "TIME", "A node that is silent for this long is lost.").default("30s"),
     Flag::new(Umiak, Heading::Umiak, "--reconnect-window", "reconnect-window", Duration, "TIME", "Time to restore a broken connection between nodes while ranks keep running.")
         .default("60s"),
+    Flag::switch("--agent-store", "agent-store", "Umiak hosts torch's store, and every rank is a client of it. When omitted, rank 0 hosts it. Not for scripts that set `MASTER_PORT` themselves."),
+    Flag::switch("--store-relay", "store-relay", "Ranks reach the store of Paddle's rank 0 through umiak, which listens before any rank starts. When omitted, they connect to rank 0, and again every 3 s until it listens."),
     Flag::switch("--uneven", "uneven", "Allow nodes with different numbers of processes."),
     Flag::new(Umiak, Heading::Umiak, "--server-timeout", "server-timeout", Duration, "TIME", "End the job with code 124 if a server does not listen on its port after TIME; `0s` starts trainers at once. When omitted, trainers wait at most 30 s and then start."),
     Flag::new(Umiak, Heading::Umiak, "--verbose", "verbose", Count, "", "Log what umiak does to stderr; `-vv` logs more. When omitted, `UMIAK_LOG`.")

@@ -4,38 +4,34 @@ use std::fmt::Write as _;
 
 use super::Spelling;
 use super::flags::{FLAGS, Flag, Heading, Support, ValueKind};
+use super::torchrun::TORCH_FLAGS;
 
+const LAUNCH: &str = "Start a distributed training job on this node: one process for each device, with the flags of both \
+     generations of paddle.distributed.launch. Words in flags may be joined by `_` or `-`. Flags of Paddle may \
+     be abbreviated if the result is unambiguous.";
+const TORCHRUN: &str = "Start a distributed training job on this node, with the flags of torchrun. Umiak hosts the store \
+     at which ranks meet. Words in flags may be joined by `_` or `-`. Flags of torchrun may be abbreviated if the \
+     result is unambiguous, and have variables; a flag wins over its variable.";
 const WIDTH: usize = 80;
 /// Where descriptions begin.
 const COLUMN: usize = 26;
 
 /// The output of `-h` for this spelling of the command.
 pub fn help(spelling: &Spelling) -> String {
-    let program = match spelling {
-        Spelling::Launch => "umiak launch".to_owned(),
-        Spelling::Fleetrun { program } => format!("umiak {}", program.to_string_lossy()),
-        Spelling::PaddleModule { interpreter } => {
-            format!("umiak {} -m paddle.distributed.launch", interpreter.to_string_lossy())
-        }
-        Spelling::FleetModule { interpreter } => {
-            format!("umiak {} -m paddle.distributed.fleet.launch", interpreter.to_string_lossy())
-        }
-    };
-    let mut text = format!("usage: {program} [flags] training_script ...\n\n");
-    for line in wrap(
-        "Start a distributed training job on this node: one process for each device, with the flags of both \
-         generations of paddle.distributed.launch. Words in flags may be joined by `_` or `-`. Flags of Paddle may \
-         be abbreviated if the result is unambiguous.",
-        WIDTH,
-    ) {
+    let mut text = format!("usage: {} [flags] training_script ...\n\n", spelling.program());
+    let (about, table): (&str, &[Flag]) = if spelling.is_torch() { (TORCHRUN, &TORCH_FLAGS) } else { (LAUNCH, FLAGS) };
+    for line in wrap(about, WIDTH) {
         let _ = writeln!(text, "{line}");
     }
     text.push('\n');
     entry(&mut text, "-h, --help", "Show this text.");
     entry(&mut text, "training_script", "The program to start, followed by its own arguments.");
     for heading in Heading::ALL {
-        let _ = write!(text, "\n{}:\n", heading.title());
-        for flag in FLAGS.iter().filter(|flag| flag.heading == heading) {
+        let mut rows = table.iter().filter(|flag| flag.heading == heading).peekable();
+        if rows.peek().is_some() {
+            let _ = write!(text, "\n{}:\n", heading.title());
+        }
+        for flag in rows {
             entry(&mut text, &left(flag), &description(flag));
         }
     }
@@ -117,18 +113,22 @@ mod tests {
 
     #[test]
     fn fits_a_terminal_and_names_every_flag() {
-        let text = help(&Spelling::Launch);
-        assert!(text.starts_with("usage: umiak launch [flags] training_script ...\n"));
+        every_flag(&help(&Spelling::Launch), "umiak launch", FLAGS);
+        every_flag(&help(&Spelling::Torchrun { program: "torchrun".into() }), "umiak torchrun", &TORCH_FLAGS);
+    }
+
+    fn every_flag(text: &str, program: &str, table: &[Flag]) {
+        assert!(text.starts_with(&format!("usage: {program} [flags] training_script ...\n")));
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{line}");
             assert_eq!(line, line.trim_end());
         }
-        for flag in FLAGS {
+        for flag in table {
             for name in flag.names() {
                 assert!(text.contains(name), "{name}");
             }
         }
-        for heading in Heading::ALL {
+        for heading in Heading::ALL.into_iter().filter(|heading| table.iter().any(|flag| flag.heading == *heading)) {
             assert!(text.contains(&format!("\n{}:\n", heading.title())));
         }
     }

@@ -1,4 +1,4 @@
-//! `umiak launch`: the command line of both generations of `paddle.distributed.launch`.
+//! `umiak launch`: the command line of both generations of `paddle.distributed.launch`, and that of [`torchrun`].
 //!
 //! ```text
 //! argv ──► parse (flags table, argparse rules) ──► environment overrides ──► checks ──► LaunchSpec
@@ -24,8 +24,10 @@ mod ports;
 mod servers;
 mod spec;
 mod stranger;
+pub mod torchrun;
 mod words;
 
 pub use help::help;
+pub(in crate::formats) use parse::usage_error;
 pub use parse::{Parsed, parse};
 pub use spec::{Compat, LaunchSpec, OwnFlags, Spelling, Token};

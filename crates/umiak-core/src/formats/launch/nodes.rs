@@ -6,17 +6,20 @@
 //! | `--ips a,b,…`, PaddleCloud's list | the list, in its order |
 //! | `--master` and `--nnodes N` | the nodes that join there; `--ips` is ignored, as in Paddle |
 //! | `--nnodes N` alone | the same, with this node as the master |
+//! | `--nnodes MIN:MAX` with or without `--master` | the same, and nodes may come and go |
 //!
 //! Lists of servers and trainers take precedence (see `servers`).
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use super::checks::{Checks, parse_address};
 use super::mode::Kind;
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
-use crate::model::{Generation, MAX_NODES, Nodes, Port};
+use crate::model::{ELASTIC_WINDOW, Elastic, Generation, MAX_NODES, Nodes, Port};
 
 /// The port in examples: the one that Paddle adds where it adds one.
 const EXAMPLE_PORT: u16 = 6768;
@@ -79,7 +82,13 @@ impl Checks<'_> {
                     Some(nodes) => found = found.or(Some((attribute, nodes))),
                     None => self.error(self.wrong_value(attribute, too_many(name, "asks for", nodes))),
                 },
-                Some(Count::Range) => {
+                Some(Count::Range { max, .. }) if attribute == "nnodes" && self.generation == Generation::Current => {
+                    match u32::try_from(max).ok().filter(|nodes| *nodes <= MAX_NODES) {
+                        Some(nodes) => found = found.or(Some((attribute, nodes))),
+                        None => self.error(self.wrong_value(attribute, too_many(name, "asks for", max))),
+                    }
+                }
+                Some(Count::Range { .. }) => {
                     let message = format!("`{name}` is the range `{text}`, and elastic jobs are not supported yet");
                     let least = text.split(':').next().unwrap_or_default();
                     let between = if name.starts_with('-') { ' ' } else { '=' };
@@ -93,6 +102,26 @@ impl Checks<'_> {
             }
         }
         found
+    }
+
+    /// The range of `--nnodes`, if it is one. Only nodes that meet at a master can come and go, and only in jobs without
+    /// servers.
+    pub(super) fn elastic(&mut self, kind: Kind, nodes: &Nodes) -> Option<Elastic> {
+        let text = self.arguments.text("nnodes").filter(|_| self.generation == Generation::Current)?;
+        let Some(Count::Range { min, .. }) = count(text) else { return None };
+        let name = self.arguments.name("nnodes");
+        let hint = match nodes {
+            _ if kind == Kind::Servers => Some("parameter-server jobs have a fixed number of nodes"),
+            Nodes::One | Nodes::List { .. } => Some("say where the nodes meet with `--master HOST:PORT`"),
+            Nodes::Master { .. } | Nodes::Auto { .. } => None,
+        };
+        if let Some(hint) = hint {
+            let message = format!("`{name} {text}` cannot be used here: no nodes can come and go");
+            self.error(Diagnostic::error(Code::L0002, message).hint(hint));
+        }
+        let seconds = self.arguments.int("elastic_timeout").and_then(|seconds| u64::try_from(seconds).ok());
+        let window = seconds.map_or(ELASTIC_WINDOW, Duration::from_secs);
+        Some(Elastic { min: u32::try_from(min).unwrap_or(1), window })
     }
 
     /// `--ips`, or the platform's list, which takes precedence. Empty if it is not given or wrong.
@@ -341,14 +370,21 @@ fn too_many(name: &str, verb: &str, nodes: i64) -> String {
 
 enum Count {
     Fixed(i64),
-    Range,
+    Range { min: i64, max: i64 },
 }
 
 /// `N`, or `MIN:MAX`, greater than 0.
 fn count(text: &str) -> Option<Count> {
     let positive = |text: &str| argparse::int(text).filter(|count| *count > 0);
     match text.split_once(':') {
-        Some((low, high)) => (argparse::int(low)? <= positive(high)?).then_some(Count::Range),
+        Some((low, high)) => {
+            let (min, max) = (argparse::int(low)?.max(1), positive(high)?);
+            match min.cmp(&max) {
+                Ordering::Less => Some(Count::Range { min, max }),
+                Ordering::Equal => Some(Count::Fixed(max)),
+                Ordering::Greater => None,
+            }
+        }
         None => positive(text).map(Count::Fixed),
     }
 }

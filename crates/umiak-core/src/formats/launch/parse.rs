@@ -13,13 +13,13 @@ use super::checks::{Checks, Issues};
 use super::environment::{self, Announced};
 use super::flags::{self, FLAGS, Owner, ValueKind};
 use super::mode::Kind;
-use super::{Compat, LaunchSpec, Spelling, cloud, help, mode, name, old, own, pod, ports, stranger};
+use super::{Compat, LaunchSpec, Spelling, cloud, help, mode, name, old, own, pod, ports, stranger, torchrun};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse::{self, ArgError, Item, Line, Matching, Opt, Outcome, Takes};
 use crate::mask;
 use crate::model::{
-    Backend, CommandRequest, Crew, Generation, Mode, Nodes, PaddleHabits, PaddleVariables, Port, PortRequest, Proxies,
-    Request, ServerMode,
+    Backend, CommandRequest, Crew, Generation, Mode, Nodes, PaddleHabits, PaddleVariables, Port, PortRequest,
+    Processes, Proxies, Request, ScriptKind, ServerMode, StoreHost,
 };
 use crate::quote::{python, shell};
 
@@ -33,13 +33,22 @@ pub enum Parsed {
 
 /// Parses the arguments after the launcher's name.
 pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, String>) -> Result<Parsed, Vec<Diagnostic>> {
+    if spelling.is_torch() { torchrun::parse(spelling, argv, env) } else { parse_paddle(spelling, argv, env) }
+}
+
+/// The command line of Paddle's launchers.
+fn parse_paddle(
+    spelling: Spelling,
+    argv: &[OsString],
+    env: &BTreeMap<String, String>,
+) -> Result<Parsed, Vec<Diagnostic>> {
     let line = match argparse::parse(&options(&spelling), argv) {
         Ok(Outcome::Help) => return Ok(Parsed::Help(help::help(&spelling))),
         Ok(Outcome::Line(line)) => line,
         Err(errors) => return Err(errors.iter().map(usage_error).collect()),
     };
     let mut issues = Issues::default();
-    let mut given = Arguments::default();
+    let mut given = Arguments::of(FLAGS);
     for item in &line.items {
         if let Item::Known(known) = item
             && let Err(error) = given.give(&FLAGS[known.key], known)
@@ -149,11 +158,12 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         // The platform sets the ranks.
         sort_ip: arguments.is_switched_on("sort_ip") && kind != Kind::Pod,
         uneven: arguments.is_switched_on("uneven"),
+        elastic: checks.elastic(kind, &nodes),
         mode,
         nodes,
         devices: checks.devices(),
         share_devices: arguments.is_switched_on("share-devices"),
-        processes: checks.nproc_per_node(),
+        processes: checks.nproc_per_node().map_or(Processes::PerDevice, Processes::Number),
         numa: arguments.is_switched_on("numa"),
         backend,
         ports: ports.unwrap_or(PortRequest::Free),
@@ -163,6 +173,8 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
             interpreter: spelling.interpreter(),
             with_coverage: env.get("WITH_COVERAGE").is_some_and(|text| text == "ON"),
             is_check: generation == Generation::Current && script == environment::CHECK,
+            kind: ScriptKind::ByName,
+            substitutes: false,
             misread: stranger::before_script(&line),
             script,
             args: line.script_args,
@@ -170,7 +182,14 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         policy: own::policy(&arguments, max_restart),
         exit_codes: own::exit_codes(&arguments),
         server_timeout: own::server_timeout(&arguments),
+        store: if arguments.is_switched_on("agent-store") {
+            StoreHost::Agent { host: None, port: None }
+        } else {
+            StoreHost::Rank0
+        },
+        store_relay: kind == Kind::Collective && arguments.is_switched_on("store-relay"),
         paddle: Some(paddle),
+        torch: None,
     };
     let spec = LaunchSpec { spelling, request, notices: Vec::new(), own, command_line };
     if issues.errors.is_empty() {
@@ -224,7 +243,7 @@ fn options(spelling: &Spelling) -> Vec<Opt> {
             _ => Takes::Nothing,
         };
         let matching = match flag.owner {
-            Owner::Umiak | Owner::Old => Matching::Whole,
+            Owner::Umiak | Owner::Old | Owner::Torch => Matching::Whole,
             owner => Matching::Abbreviated { tier: u8::from(!owner.has(first)) },
         };
         flag.names().map(move |name| Opt { name, key, takes, matching })
@@ -232,7 +251,7 @@ fn options(spelling: &Spelling) -> Vec<Opt> {
     .collect()
 }
 
-fn usage_error(error: &ArgError) -> Diagnostic {
+pub(in crate::formats) fn usage_error(error: &ArgError) -> Diagnostic {
     match error {
         ArgError::Ambiguous { token, candidates } => {
             let short = token.split('=').next().unwrap_or(token);
@@ -305,7 +324,7 @@ fn strangers(line: &Line) -> Vec<&OsStr> {
 fn backend_from_environment(arguments: &mut Arguments, env: &BTreeMap<String, String>, issues: &mut Issues) {
     const VARIABLE: &str = "PADDLE_DISTRI_BACKEND";
     if let (None, Some(value), Some(flag)) =
-        (arguments.source("backend"), env.get(VARIABLE), flags::by_attribute("backend"))
+        (arguments.source("backend"), env.get(VARIABLE), flags::by_attribute(FLAGS, "backend"))
         && let Err(error) = arguments.set(flag, Source::Variable(VARIABLE), OsStr::new(value))
     {
         issues.errors.push(error);
@@ -319,7 +338,7 @@ fn processes(arguments: &Arguments) -> Option<i64> {
 }
 
 /// The whole line, quoted for a shell. A token is replaced by the variable that holds it on other nodes.
-fn command_line(argv: &[OsString], script_args: usize) -> String {
+pub(super) fn command_line(argv: &[OsString], script_args: usize) -> String {
     let mut words = Vec::with_capacity(argv.len());
     let own = argv.len().saturating_sub(script_args);
     let mut is_token = false;
@@ -337,7 +356,7 @@ fn command_line(argv: &[OsString], script_args: usize) -> String {
 }
 
 /// The line with its launcher, masked so that it may be recorded and shown.
-fn shown_line(spelling: &Spelling, argv: &[OsString], script_args: usize) -> String {
+pub(super) fn shown_line(spelling: &Spelling, argv: &[OsString], script_args: usize) -> String {
     format!("{} {}", spelling.program(), command_line(&mask::words(argv), script_args))
 }
 

@@ -414,6 +414,9 @@ impl Checks<'_> {
         if self.kind.has_servers() && self.is_from_flag("nproc_per_node") && self.arguments.is_set("nproc_per_node") {
             self.idle("--nproc_per_node", "servers and trainers have their own flags");
         }
+        if self.kind != Kind::Collective && self.arguments.is_switched_on("store-relay") {
+            self.idle("--store-relay", &in_mode);
+        }
     }
 }
 

@@ -20,6 +20,12 @@ pub enum Spelling {
     PaddleModule { interpreter: OsString },
     /// `umiak python -m paddle.distributed.fleet.launch …`
     FleetModule { interpreter: OsString },
+    /// `umiak torchrun …`, `umiak /venv/bin/torchrun …`, or the binary called as `torchrun`; `program` is that word.
+    Torchrun { program: OsString },
+    /// `umiak python -m torch.distributed.run …`
+    TorchModule { interpreter: OsString },
+    /// `umiak python -m torch.distributed.launch …`, the older spelling.
+    TorchLaunch { interpreter: OsString },
 }
 
 impl Spelling {
@@ -27,23 +33,40 @@ impl Spelling {
     pub fn program(&self) -> String {
         match self {
             Self::Launch => "umiak launch".to_owned(),
-            Self::Fleetrun { program } => format!("umiak {}", shell::quoted(program)),
-            Self::PaddleModule { interpreter } => {
-                format!("umiak {} -m paddle.distributed.launch", shell::quoted(interpreter))
-            }
-            Self::FleetModule { interpreter } => {
-                format!("umiak {} -m paddle.distributed.fleet.launch", shell::quoted(interpreter))
+            Self::Fleetrun { program } | Self::Torchrun { program } => format!("umiak {}", shell::quoted(program)),
+            Self::PaddleModule { interpreter }
+            | Self::FleetModule { interpreter }
+            | Self::TorchModule { interpreter }
+            | Self::TorchLaunch { interpreter } => {
+                format!("umiak {} -m {}", shell::quoted(interpreter), self.module().unwrap_or_default())
             }
         }
+    }
+
+    /// The module that replaces the launcher's name.
+    fn module(&self) -> Option<&'static str> {
+        match self {
+            Self::Launch | Self::Fleetrun { .. } | Self::Torchrun { .. } => None,
+            Self::PaddleModule { .. } => Some("paddle.distributed.launch"),
+            Self::FleetModule { .. } => Some("paddle.distributed.fleet.launch"),
+            Self::TorchModule { .. } => Some("torch.distributed.run"),
+            Self::TorchLaunch { .. } => Some("torch.distributed.launch"),
+        }
+    }
+
+    /// True for `torchrun` and its modules.
+    pub fn is_torch(&self) -> bool {
+        matches!(self, Self::Torchrun { .. } | Self::TorchModule { .. } | Self::TorchLaunch { .. })
     }
 
     /// The interpreter that the command names.
     pub fn interpreter(&self) -> Option<Interpreter> {
         match self {
-            Self::PaddleModule { interpreter } | Self::FleetModule { interpreter } => {
-                Some(Interpreter::Named(interpreter.clone()))
-            }
-            Self::Fleetrun { program } => Some(Interpreter::OfScript(program.clone())),
+            Self::PaddleModule { interpreter }
+            | Self::FleetModule { interpreter }
+            | Self::TorchModule { interpreter }
+            | Self::TorchLaunch { interpreter } => Some(Interpreter::Named(interpreter.clone())),
+            Self::Fleetrun { program } | Self::Torchrun { program } => Some(Interpreter::OfScript(program.clone())),
             Self::Launch => None,
         }
     }

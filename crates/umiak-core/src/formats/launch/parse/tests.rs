@@ -135,7 +135,6 @@ fn the_guides_lines_for_one_node() {
 fn the_guides_other_lines_are_understood_and_refused() {
     for line in [
         "--elastic_server=127.0.0.1:2379 --np=2 --job_id=job1 --gpus=0,1,2,3 train.py",
-        "--nnodes 1:2 train.py",
         "--master etcd://127.0.0.1:2379 train.py",
         "--master etcd://127.0.0.1:2379 --nnodes 2 train.py",
         "--auto_tuner_json t.json train.py",
@@ -151,9 +150,24 @@ fn the_guides_other_lines_are_understood_and_refused() {
         "error[L0003]: `--auto_tuner_json` needs the auto-tuner, which is not supported yet\n"
     );
     assert_eq!(
-        refused("--nnodes 1:2 train.py"),
-        "error[L0003]: `--nnodes` is the range `1:2`, and elastic jobs are not supported yet\nhint: write `--nnodes 1`\n"
+        refused("--nnodes 1:2 --ips 10.0.0.1,10.0.0.2 train.py"),
+        "error[L0002]: `--nnodes 1:2` cannot be used here: no nodes can come and go\nhint: say where the nodes meet with `--master HOST:PORT`\n"
     );
+    assert_eq!(
+        refused("--nnodes 1:2 --run_mode ps --server_num 1 --trainer_num 1 --master 10.0.0.1:6768 train.py"),
+        "error[L0002]: `--nnodes 1:2` cannot be used here: no nodes can come and go\nhint: parameter-server jobs have a fixed number of nodes\n"
+    );
+}
+
+#[test]
+fn a_range_of_nodes() {
+    let elastic = |line: &str| {
+        let spec = run(Spelling::Launch, line, &[]).expect(line);
+        (spec.request.nodes.count(), spec.request.elastic.map(|elastic| (elastic.min, elastic.window.as_secs())))
+    };
+    assert_eq!(elastic("--nnodes 2:4 --master 10.0.0.1:6768 train.py"), (4, Some((2, 30))));
+    assert_eq!(elastic("--nnodes 0:4 --elastic_timeout 5 train.py"), (4, Some((1, 5))));
+    assert_eq!(elastic("--nnodes 4:4 --master 10.0.0.1:6768 train.py"), (4, None));
 }
 
 #[test]
@@ -166,7 +180,7 @@ fn defaults() {
     );
     assert_eq!(
         (spec.request.processes, spec.request.host, spec.request.ip, spec.request.node_rank),
-        (None, None, None, None)
+        (Processes::PerDevice, None, None, None)
     );
     assert_eq!(
         (&spec.request.nodes, spec.request.sort_ip, spec.command_line.as_str()),
@@ -274,7 +288,7 @@ fn flags_reach_their_fields() {
         (spec.request.logs.dir.to_str(), habits(&spec).log_level.as_str(), spec.request.logs.overwrite),
         (Some("out"), "DEBUG", true)
     );
-    assert_eq!((spec.request.job_id.as_str(), spec.request.processes), ("j", Some(2)));
+    assert_eq!((spec.request.job_id.as_str(), spec.request.processes), ("j", Processes::Number(2)));
     assert_eq!((spec.request.host, spec.request.ip), ("10.0.0.5".parse().ok(), "10.0.0.5".parse().ok()));
     assert_eq!(
         (spec.request.ports.clone(), habits(&spec).gpu_log, habits(&spec).variables.auto_cluster),
@@ -294,7 +308,7 @@ fn flags_reach_their_fields() {
         assert_eq!(launch(&format!("{line} t")).request.devices, Some(expected), "{line}");
     }
     assert_eq!(launch("--gpus= t").request.devices, None);
-    assert_eq!(launch("--compat paddle --nproc_per_node 0 t").request.processes, None);
+    assert_eq!(launch("--compat paddle --nproc_per_node 0 t").request.processes, Processes::PerDevice);
     assert_eq!(
         refused("--nproc_per_node 0 t"),
         "error[L0001]: `--nproc_per_node` takes a number from 1 to 65535, not `0`\n"

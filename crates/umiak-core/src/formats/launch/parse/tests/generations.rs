@@ -87,7 +87,7 @@ fn the_environment_wins() {
         ]
     );
     let devices = DeviceRequest { source: "PADDLE_DEVICES".to_owned(), kind: None, ids: vec!["5".to_owned()] };
-    assert_eq!((spec.request.devices, spec.request.processes), (Some(devices), Some(4)));
+    assert_eq!((spec.request.devices, spec.request.processes), (Some(devices), Processes::Number(4)));
     assert_eq!(spec.request.host, "10.0.0.7".parse().ok());
     assert_eq!(
         plain(&spec.notices),
@@ -98,7 +98,7 @@ fn the_environment_wins() {
 #[test]
 fn in_compatible_mode_variables_are_announced_and_not_used() {
     let spec = launch_in("--backend=gloo --nproc_per_node 2 t", &[("PADDLE_NPROC_PER_NODE", "4")]);
-    assert_eq!(spec.request.processes, Some(2));
+    assert_eq!(spec.request.processes, Processes::Number(2));
     assert_eq!(
         habits(&spec).lines,
         [
