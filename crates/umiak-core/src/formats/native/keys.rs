@@ -66,6 +66,7 @@ pub static DOCUMENT: Table = Table {
             "Environment variables that the replicas get: those of `paddle` or `torch`, or those that OpenPAI sets (`pai`). They apply to every role that decides the job's end.",
             "[paddle, torch]",
         ),
+        STORE,
         key(
             "policy",
             KeyKind::Mapping(&POLICY),
@@ -104,6 +105,16 @@ pub static DOCUMENT: Table = Table {
     ],
 };
 
+const STORE: Key = key(
+    "store",
+    KeyKind::Choice(STORES),
+    "`rank0`",
+    "The process that hosts torch's store: the first rank, or umiak (`agent`), so that every rank is a client. `agent` is not for scripts that set `MASTER_PORT` themselves, and not for the contract `pai`.",
+    "agent",
+);
+
+/// Which process hosts torch's store.
+pub(super) const STORES: &[&str] = &["rank0", "agent"];
 /// The words of `on_failure`.
 pub(super) const ON_FAILURE: &[&str] = &["fail_fast", "continue"];
 
@@ -132,6 +143,7 @@ pub static STEP: Table = Table {
             "How the job of the step is restarted, limited and stopped.",
             "{restarts: 2, timeout: 1h}",
         ),
+        STORE,
         key("roles", KeyKind::Named(&ROLE), "", "The roles of a job with several.", "{trainer: {command: \"true\"}}"),
     ],
 };

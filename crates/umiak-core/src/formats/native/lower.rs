@@ -124,6 +124,9 @@ fn condition(reader: &mut Reader<'_>, step: &RawStep) {
     }
 }
 
+/// The value of `store` for umiak itself.
+const AGENT: &str = "agent";
+
 fn lower_job(reader: &mut Reader<'_>, raw: &RawJob, name: JobId, settings: &Settings) -> Option<Job> {
     let replicas = raw.roles.iter().filter_map(|role| role.replicas.as_ref());
     reader.check_total(replicas.map(|replicas| (replicas.value, replicas.at)));
@@ -132,6 +135,10 @@ fn lower_job(reader: &mut Reader<'_>, raw: &RawJob, name: JobId, settings: &Sett
     if contracts.flatten().any(|contract| *contract == Contract::Pai) {
         let names = raw.roles.iter().map(|role| &role.name).filter(|name| name.value.len() <= MAX_NAME);
         pai_names(reader, "role", names);
+        if let Some(store) = raw.store.as_ref().filter(|store| store.value == AGENT) {
+            reader.error(Code::F0018, store.at, "`store: agent` cannot be combined with contract `pai`", "");
+            reader.hint("scripts of OpenPAI choose the address of their store themselves; remove one of them");
+        }
     }
     launcher(reader, raw);
     let mut positions: HashMap<&str, usize> = HashMap::new();
@@ -159,6 +166,7 @@ fn lower_job(reader: &mut Reader<'_>, raw: &RawJob, name: JobId, settings: &Sett
         name,
         labels: BTreeMap::new(),
         contracts: raw.contracts.clone().unwrap_or_default(),
+        agent_store: raw.store.as_ref().is_some_and(|store| store.value == AGENT),
         roles,
         policy: lower_policy(&raw.policy),
     })

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use super::keys::{
-    self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PARALLELISM, MAX_PORTS, MAX_REPLICAS, ON_FAILURE, PART_WORDS, PARTS,
+    self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PARALLELISM, MAX_PORTS, MAX_REPLICAS, ON_FAILURE, PART_WORDS,
+    PARTS, STORES,
 };
 use crate::diag::{Code, Span};
 use crate::formats::document::reader::{At, Entries, NameRule, Reader, did_you_mean, either};
@@ -23,6 +24,7 @@ pub(super) struct RawDocument {
 #[derive(Debug, Default)]
 pub(super) struct RawJob {
     pub(super) contracts: Option<Vec<Contract>>,
+    pub(super) store: Option<At<&'static str>>,
     pub(super) policy: RawPolicy,
     pub(super) roles: Vec<RawRole>,
 }
@@ -132,14 +134,20 @@ pub(super) fn document(reader: &mut Reader<'_>, root: &Node) -> RawDocument {
     let labels = entries.read(reader, "labels", Reader::texts).unwrap_or_default();
     let contracts = entries.get("contracts").map(|node| contracts(reader, node));
     let policy = entries.read(reader, "policy", policy).unwrap_or_default();
-    let steps = steps(reader, &entries, contracts.as_deref());
+    let store = entries.read(reader, "store", |reader, what, node| reader.choice(what, node, STORES));
+    let steps = steps(reader, &entries, contracts.as_deref(), store.as_ref());
     let first_line = root.entries().first().map_or(root.at, |(key, value)| key.at.to(value.at));
     let roles = if steps.is_none() { roles(reader, "the document", &entries, first_line) } else { Vec::new() };
-    RawDocument { name, labels, job: RawJob { contracts, policy, roles }, steps }
+    RawDocument { name, labels, job: RawJob { contracts, store, policy, roles }, steps }
 }
 
-/// The steps of a pipeline; `None` for a document with roles. Those without contracts have the document's.
-fn steps(reader: &mut Reader<'_>, entries: &Entries<'_>, contracts: Option<&[Contract]>) -> Option<RawSteps> {
+/// The steps of a pipeline; `None` for a document with roles. Those without contracts or `store` have the document's.
+fn steps(
+    reader: &mut Reader<'_>,
+    entries: &Entries<'_>,
+    contracts: Option<&[Contract]>,
+    store: Option<&At<&'static str>>,
+) -> Option<RawSteps> {
     let parallelism =
         entries.read(reader, "parallelism", |reader, what, node| reader.number(what, node, 1, MAX_PARALLELISM));
     let on_failure = entries.read(reader, "on_failure", |reader, what, node| reader.choice(what, node, ON_FAILURE));
@@ -166,6 +174,7 @@ fn steps(reader: &mut Reader<'_>, entries: &Entries<'_>, contracts: Option<&[Con
     let mut steps: Vec<RawStep> = named.into_iter().filter_map(|(name, node)| step(reader, name, node)).collect();
     for step in &mut steps {
         step.job.contracts = step.job.contracts.take().or_else(|| contracts.map(<[Contract]>::to_vec));
+        step.job.store = step.job.store.take().or_else(|| store.cloned());
     }
     Some(RawSteps { steps, parallelism: parallelism.map(|at| at.value), on_failure: on_failure.map(|at| at.value) })
 }
@@ -195,6 +204,7 @@ fn step(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawSte
     let after = after.iter().filter_map(|node| reader.word("`after`", node)).collect();
     let condition = entries.read(reader, "if", Reader::word);
     let policy = entries.read(reader, "policy", policy).unwrap_or_default();
+    let store = entries.read(reader, "store", |reader, what, node| reader.choice(what, node, STORES));
     let job = if entries.get("roles").is_some() {
         let shared = ["contracts", "roles"];
         for key in keys::ROLE.names().filter(|key| !shared.contains(key)) {
@@ -204,10 +214,10 @@ fn step(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawSte
             }
         }
         let contracts = entries.get("contracts").map(|node| contracts(reader, node));
-        RawJob { contracts, policy, roles: roles(reader, &what, &entries, name.at) }
+        RawJob { contracts, store, policy, roles: roles(reader, &what, &entries, name.at) }
     } else {
         let single = At { value: SINGLE.to_owned(), at: name.at };
-        RawJob { contracts: None, policy, roles: vec![role_of(reader, &what, single, &entries)] }
+        RawJob { contracts: None, store, policy, roles: vec![role_of(reader, &what, single, &entries)] }
     };
     Some(RawStep { name, after, condition, job })
 }

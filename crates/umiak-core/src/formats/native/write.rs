@@ -85,6 +85,9 @@ pub(crate) fn write(draft: &Draft) -> String {
     if !job.contracts.is_empty() {
         line(&mut text, 0, "contracts", &contracts(&job.contracts));
     }
+    if job.agent_store {
+        line(&mut text, 0, "store", "agent");
+    }
     comment(&mut text, 0, &comments.policy);
     let policy = policy(&job.policy);
     let short = flow(&policy);

@@ -60,6 +60,7 @@ impl Jobs<'_> {
         let mut job = Job {
             name: JobId::new(parts.name).ok()?,
             labels: BTreeMap::new(),
+            agent_store: false,
             contracts: Vec::new(),
             roles: Vec::new(),
             policy: policy(step),

@@ -296,7 +296,14 @@ fn blank(parent: NodeId) -> Node {
 fn no_job(name: &str) -> Option<Job> {
     let role = Role::new(RoleName::new("main").ok()?, 1);
     let name = JobId::new(name).ok()?;
-    Some(Job { name, labels: BTreeMap::new(), contracts: Vec::new(), roles: vec![role], policy: Policy::default() })
+    Some(Job {
+        name,
+        labels: BTreeMap::new(),
+        agent_store: false,
+        contracts: Vec::new(),
+        roles: vec![role],
+        policy: Policy::default(),
+    })
 }
 
 /// PaddleFlow replaces values out of range silently.

@@ -73,7 +73,14 @@ pub(super) fn lower(reader: &mut Reader<'_>, root: &Node, raw: &RawJob<'_>, valu
         gang: raw.extras.is_gang(),
         ..Policy::default()
     };
-    Some(Job { name, labels: BTreeMap::new(), contracts: vec![Contract::Pai, Contract::Torch], roles, policy })
+    Some(Job {
+        name,
+        labels: BTreeMap::new(),
+        agent_store: false,
+        contracts: vec![Contract::Pai, Contract::Torch],
+        roles,
+        policy,
+    })
 }
 
 /// The prerequisites by name, each with what is below it.
