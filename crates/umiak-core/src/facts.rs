@@ -75,6 +75,7 @@ impl Fact {
         match self {
             Self::Planned(planned) => vec![&mut planned.command],
             Self::Pending { reason } | Self::Refused { reason } => vec![reason],
+            Self::StoreWaits(waits) => waits.keys.iter_mut().map(|key| &mut key.key).collect(),
             Self::Ended { exit, .. } => exit.texts(),
             Self::Observed { replicas } => replicas.iter_mut().flat_map(Observed::texts).collect(),
             Self::Diagnosed(verdict) => {
@@ -92,6 +93,7 @@ impl Fact {
             | Self::Ready { .. }
             | Self::TimedOut { .. }
             | Self::Hung { .. }
+            | Self::CollectiveTimeout { .. }
             | Self::Stopping { .. }
             | Self::StopSent { .. }
             | Self::Paused
@@ -101,6 +103,7 @@ impl Fact {
             | Self::Swept { .. }
             | Self::Retrying { .. }
             | Self::Restarting { .. }
+            | Self::Resizing { .. }
             | Self::Pipeline(_)
             | Self::Looping { .. }
             | Self::Skipped { .. }
@@ -195,6 +198,15 @@ pub enum Fact {
     TimedOut { subject: Subject, what: Limit, limit_micros: u64 },
     /// No replica has made progress for this long: the job hangs.
     Hung { limit_micros: u64 },
+    /// Ranks have waited for a while at torch's store, which umiak hosts. Written when it changes; without clients that wait
+    /// when it is over.
+    StoreWaits(StoreWaits),
+    /// A rank reported at torch's store that a collective operation timed out: the first one of this attempt.
+    CollectiveTimeout {
+        /// `None` if it is unknown which rank it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rank: Option<Rank>,
+    },
     /// The attempt is over.
     Ended {
         subject: Subject,
@@ -267,6 +279,13 @@ pub enum Fact {
         /// The replica whose failure decided on the restart.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<String>,
+    },
+    /// The members of an elastic job change: all replicas are stopped, and started again in the next attempt.
+    Resizing {
+        /// The attempt that will be started.
+        attempt: u32,
+        #[serde(flatten)]
+        change: Resize,
     },
     /// The pipeline as it will be run. Its nodes have records of their own.
     Pipeline(Box<PlannedPipeline>),
@@ -372,6 +391,35 @@ pub struct Planned {
     pub nodes: Vec<PlannedNode>,
 }
 
+/// Which ranks wait at torch's store, and which are missing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct StoreWaits {
+    /// Number of clients that wait; 0 if it is over.
+    pub clients: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<Rank>,
+    /// The ranks that the others may be waiting for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<Rank>,
+    /// True if the missing ranks have not connected to the store. Otherwise they have, and do not wait.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub absent: bool,
+    /// The keys that they wait for, the most wanted first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<StoreKey>,
+    /// The longest of the waits.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub longest_micros: u64,
+}
+
+/// A key that does not exist yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoreKey {
+    pub key: String,
+    /// Number of clients that wait for it.
+    pub clients: u32,
+}
+
 /// A node of a job with several nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedNode {
@@ -403,6 +451,9 @@ pub struct PlannedReplica {
     /// The number of the last file of the log that rotation had finished by then; 0 if there is none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub log_rotated: u64,
+    /// The log of stderr, if it has its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
 }
 
 /// The resource usage of a process, as reported by the kernel.
@@ -413,6 +464,20 @@ pub struct Usage {
     pub max_rss_kib: u64,
 }
 
+/// How the members of an elastic job change. Nodes have their address and host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "change", rename_all = "snake_case")]
+pub enum Resize {
+    /// They wait to take part.
+    Joined { nodes: Vec<String> },
+    /// It cannot be reached.
+    Lost { node: String, reason: String },
+    /// It was stopped there.
+    Left { node: String },
+    /// Only its ranks have failed in this many attempts in a row; the job goes on without it.
+    LeftOut { node: String, failures: u32 },
+}
+
 /// Why ranks were stopped; a stronger reason replaces a weaker one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "why", rename_all = "snake_case")]
@@ -421,6 +486,8 @@ pub enum StopReason {
     Completed,
     /// Another rank failed.
     PeerFailed,
+    /// Other nodes join an elastic job: the next attempt has more ranks.
+    Resized,
     /// A node of the job was lost, or could not start.
     NodeLost,
     /// No replica made progress for the time that the policy allows.
@@ -650,6 +717,9 @@ pub struct Evidence {
     pub last_lines: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub signature: Option<SignatureMatch>,
+    /// True if the lines are from stderr, which has a log of its own.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub stderr: bool,
     /// Facts from the kernel, where they can be read.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub kernel: Vec<KernelFact>,
@@ -783,6 +853,7 @@ mod tests {
             log: "log".into(),
             log_start: 7,
             log_rotated: 0,
+            stderr: None,
         };
         let planned = Planned {
             job: "job".into(),
@@ -808,6 +879,14 @@ mod tests {
         };
         let mut samples: Vec<Fact> = began.into_iter().map(supervised).collect();
         samples.extend([Blame::User, Blame::Platform].map(restarting));
+        let node = || "10.0.0.2 (b)".to_owned();
+        let changes = [
+            Resize::Joined { nodes: vec![node()] },
+            Resize::Lost { node: node(), reason: "silent".to_owned() },
+            Resize::Left { node: node() },
+            Resize::LeftOut { node: node(), failures: 3 },
+        ];
+        samples.extend(changes.map(|change| Fact::Resizing { attempt: 2, change }));
         samples.extend([
             Fact::Planned(planned),
             Fact::Starting { subject: subject.clone() },
@@ -830,6 +909,15 @@ mod tests {
                 log_end: Some(LogEnd { at: 70, rotated: 0, digest: LogEnd::digest(b"loss 0.1\n", b"") }),
             },
             Fact::Hung { limit_micros: 5 },
+            Fact::StoreWaits(StoreWaits {
+                clients: 1,
+                waiting: vec![Rank(0)],
+                missing: vec![Rank(1)],
+                absent: true,
+                keys: vec![StoreKey { key: "default_pg/0//cpu//0/1".into(), clients: 1 }],
+                longest_micros: 4_000_000,
+            }),
+            Fact::CollectiveTimeout { rank: Some(Rank(3)) },
             Fact::Stopping { reason: StopReason::Timeout },
             Fact::Stopping { reason: StopReason::Signal { signal: 2 } },
             Fact::StopSent { how: StopHow::Terminate, replicas: vec!["trainer-3".into()] },

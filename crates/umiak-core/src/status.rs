@@ -11,7 +11,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::facts::{
-    Began, Fact, Finding, Limit, Outcome, Planned, PlannedNode, Record, StopReason, Subject, Supervised, Verdict,
+    Began, Fact, Finding, Limit, Outcome, Planned, PlannedNode, Record, StopReason, StoreWaits, Subject, Supervised,
+    Verdict,
 };
 use crate::model::{Blame, Classed, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopSent, replica_parts};
 
@@ -40,6 +41,9 @@ pub struct Status {
     /// Why nothing runs yet, as reported by the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<String>,
+    /// Ranks that wait at torch's store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_waits: Option<StoreWaits>,
     /// The number of the attempt of the whole group, from 1.
     pub attempt: u32,
     pub roles: Vec<RoleStatus>,
@@ -349,25 +353,19 @@ impl Status {
                     self.next_attempt(subject, Retry { at, scope: *scope, blame: *blame });
                 }
             }
+            Fact::Resizing { attempt, .. } => self.start_again(*attempt),
             Fact::Restarting { attempt, blame, delay_micros, cause, .. } => {
-                self.attempt = *attempt;
                 let mut causes = self.verdict.iter().flat_map(|verdict| &verdict.causes);
                 let cause = causes
                     .find(|found| cause.as_ref().is_none_or(|name| found.subject.replica == *name))
                     .map(Cause::of);
                 self.restarts.push(Restarted { at, blame: *blame, delay_micros: *delay_micros, cause });
-                self.stopping = None;
-                self.pending = None;
-                self.handles.clear();
-                self.state = State::Restarting;
-                // The group restarts as a whole: all replicas are reset, and budgets are new.
-                for replica in &mut self.replicas {
-                    replica.renew(*attempt);
-                }
+                self.start_again(*attempt);
             }
             Fact::Finished { outcome, exit_code } => {
                 // Restarts that have not begun: each replica shows how it ended.
                 self.replicas.iter_mut().for_each(ReplicaStatus::withdraw);
+                self.store_waits = None;
                 self.state = State::Finished { outcome: *outcome, exit_code: *exit_code };
             }
             Fact::StopSent { how, replicas } => {
@@ -377,7 +375,9 @@ impl Status {
                     }
                 }
             }
-            Fact::Paused
+            Fact::StoreWaits(waits) => self.store_waits = (waits.clients > 0).then(|| waits.clone()),
+            Fact::CollectiveTimeout { .. }
+            | Fact::Paused
             | Fact::Continued
             | Fact::Observed { .. }
             | Fact::AttemptFailed(_)
@@ -404,7 +404,7 @@ impl Status {
             self.supervised_before = self.supervised_micros;
             self.verdict = None;
             self.handles.clear();
-            self.pending = None;
+            (self.pending, self.store_waits) = (None, None);
             for replica in &mut self.replicas {
                 let stays = !replica.withdrawn && matches!(&replica.stage, Stage::Ended(ended) if ended.is_success());
                 if !stays || supervised.why == Began::RetriedAll {
@@ -503,6 +503,18 @@ impl Status {
             *stage =
                 Stage::Ended(Ended { exit, classed, by_us, timed_out, started, ended: at, unseen, order, before_stop });
         });
+    }
+
+    /// The group starts again as a whole: all replicas are reset, and budgets are new.
+    fn start_again(&mut self, attempt: u32) {
+        self.attempt = attempt;
+        self.stopping = None;
+        (self.pending, self.store_waits) = (None, None);
+        self.handles.clear();
+        self.state = State::Restarting;
+        for replica in &mut self.replicas {
+            replica.renew(attempt);
+        }
     }
 
     fn next_attempt(&mut self, subject: &Subject, retry: Retry) {

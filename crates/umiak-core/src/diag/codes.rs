@@ -219,6 +219,34 @@ register! {
         "A node, or the coordinator, has not responded for a while. Ranks keep running; if it does not respond within the time-outs, the job ends.";
     R0010, 0, "logs are not gathered",
         "With `--gather-logs`, the coordinator's directory did not receive all logs: it is full, nodes were lost, the transfer was interrupted, or the coordinator runs without the flag. If all nodes write to one shared directory, nothing needs to be gathered. Each node keeps the logs of its own ranks.";
+    R0020, 125, "the store cannot listen",
+        "The key-value store for torch's ranks needs a port, and cannot listen on it: another process uses it, this host does not have the address, or the port is privileged. Choose another port with `--port`; `--port 0` takes any free one.";
+    R0021, 0, "a client of the store was refused",
+        "The store speaks the protocol of torch 2.2 and later. A process with torch 2.1 or older connected, which sends requests with other numbers; its connection was closed, and it reports a lost connection. Update torch in that process.";
+    R0022, 0, "ranks have not reached the store",
+        "Ranks wait at the key-value store where torch's ranks meet, and others have not connected to it, or do not wait with them. They may still be loading data or modules, or hang before `init_process_group`. `umiak stacks` shows where each rank is; the job goes on by itself when they arrive.";
+    R0023, 0, "a collective operation timed out",
+        "A rank reported a collective operation that did not complete in time, before it ended. The named rank was the first to notice; the cause is usually another rank, which did not take part in the operation.";
+    R0030, 123, "etcd cannot be reached",
+        "No member of the etcd cluster answered. The message shows what happened at each address. Check the addresses and ports, that etcd runs, and that no firewall is between.";
+    R0031, 123, "no secure connection to etcd",
+        "The TLS connection to etcd failed: this host does not trust the server's certificate, the certificate is for another name, or etcd does not accept this client's certificate. `UMIAK_ETCD_CA_FILE` names the authority's certificate, `UMIAK_ETCD_CERT_FILE` and `UMIAK_ETCD_KEY_FILE` the client's. Addresses without `https://` use TLS if one of these is set.";
+    R0032, 123, "etcd refused the user or the password",
+        "Authentication is enabled in etcd, and the user or the password is wrong or missing. Set `UMIAK_ETCD_USER` and `UMIAK_ETCD_PASSWORD`.";
+    R0033, 123, "no permission for keys of etcd",
+        "The roles of etcd's user do not permit to read or write the named keys. Elastic jobs need both for keys below `/paddle/`.";
+    R0034, 123, "etcd has no leader",
+        "Members of the etcd cluster respond, but they have no leader and accept no requests: fewer than half of them run, or they cannot reach each other. A new leader is usually elected within seconds; this lasted longer.";
+    R0035, 123, "the storage of etcd is full",
+        "etcd has reached its quota (`--quota-backend-bytes`) and accepts only deletions until an administrator has compacted and defragmented its storage and cleared the alarm: `etcdctl compact REVISION`, `etcdctl defrag`, `etcdctl alarm disarm`.";
+    R0036, 123, "the server is not etcd",
+        "A server answered, but not as etcd 3.4 or later does. Check the address and the port. etcd's port for clients is usually 2379, and its JSON gateway must not be disabled (`--enable-grpc-gateway`).";
+    R0037, 123, "etcd refused a request",
+        "etcd rejected a request for a reason that has no code of its own. The message quotes it.";
+    R0038, 2, "invalid settings for etcd",
+        "An address of etcd is invalid, or a file with certificates or a key cannot be used. The message names the setting.";
+    R0039, 0, "no job of this id in etcd",
+        "`scale` changes the number of nodes of an elastic job, and etcd has no number for this job id. Nothing was changed, as in Paddle. Check `--job_id`, and that the job runs.";
     J0001, 125, "runs cannot be recorded",
         "Runs are kept below `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. That directory cannot be created, read or written. Make it writable, or set another one with `UMIAK_HOME`.";
     J0002, 2, "no such run",

@@ -101,6 +101,7 @@ pub(super) fn step(line: Text) -> Body {
     let job = Job {
         name: JobId::new("step").unwrap(),
         labels: BTreeMap::new(),
+        agent_store: false,
         contracts: Vec::new(),
         roles: vec![role],
         policy: Policy::default(),

@@ -11,7 +11,7 @@ use super::{Session, Side, VERSION};
 use crate::machine::round::bounds::cut;
 use crate::model::JobId;
 
-const MAGIC: &[u8; 6] = b"UMIAK\0";
+pub const MAGIC: &[u8; 6] = b"UMIAK\0";
 /// Magic and version: the same in all versions.
 const HEAD: usize = MAGIC.len() + 2;
 const NONCE: usize = size_of::<Nonce>();

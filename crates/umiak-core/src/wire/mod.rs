@@ -4,17 +4,22 @@
 //! * [`handshake`]: the first bytes of a connection, for both sides.
 //! * [`frame`]: what follows: messages, the notice that a front has died, pieces of logs.
 //!
+//! Beside it, [`store`] reads the requests of torch's store clients, and [`etcd`] writes requests to etcd and reads its
+//! answers.
+//!
 //! Nothing here reads or writes a socket: received bytes are passed in, and bytes to send are returned. Nonces are
 //! arguments. `docs/design/rendezvous.md` has the layout. The protocol authenticates but does not encrypt.
 
 pub mod auth;
+pub mod etcd;
 pub mod frame;
 pub mod handshake;
+pub mod store;
 #[cfg(test)]
 mod tests;
 
 /// The protocol version. Sides with different versions refuse each other.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 7;
 
 /// Maximum length of a frame from an agent that has not joined.
 pub const BEFORE_JOIN: usize = 1 << 20;

@@ -70,8 +70,12 @@ fn stages() -> Vec<Stage> {
 }
 
 fn from_agent() -> Vec<FromAgent> {
-    let mut messages =
-        vec![FromAgent::Beat, FromAgent::Bye, FromAgent::Logs(Hello { launch: u64::MAX, ranks: vec![0, 7] })];
+    let mut messages = vec![
+        FromAgent::Beat,
+        FromAgent::Bye,
+        FromAgent::Started { attempt: 2, pids: vec![1, u32::MAX] },
+        FromAgent::Logs(Hello { launch: u64::MAX, ranks: vec![0, 7] }),
+    ];
     for stage in stages() {
         let standing = Standing::new(2, stage);
         messages.push(FromAgent::Standing(standing.clone()));
@@ -121,7 +125,7 @@ fn waiting() -> Waiting {
     ];
     answers.extend(refusals().into_iter().map(|refusal| Answer::TurnedAway(refusal.kind())));
     let missing = answers.into_iter().map(|answer| Missing { address: V4, answer }).collect();
-    Waiting { joined: 1, of: 20, missing }
+    Waiting { joined: 1, of: 20, missing, most: Some(24), window: Some(Duration::from_secs(9)) }
 }
 
 fn to_agent() -> Vec<ToAgent> {
@@ -158,6 +162,7 @@ fn to_agent() -> Vec<ToAgent> {
             paddle_store: store,
             torch_store: store,
             restarts: Some(3),
+            last: Some(LastAttempt { world: 4, end: AttemptEnd::NodeLost, changes: 1 }),
             you: 0,
         }),
         ToAgent::Servers(Servers { attempt: 1, missing: vec![0, 7] }),
