@@ -58,7 +58,7 @@ pub fn outer_pids(guardian: u32) -> HashMap<u32, u32> {
 }
 
 /// The parent of a process.
-pub(crate) fn parent(pid: u32) -> Option<u32> {
+pub fn parent(pid: u32) -> Option<u32> {
     stat(pid, 1)
 }
 

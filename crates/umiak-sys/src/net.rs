@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -24,11 +24,46 @@ pub fn in_directory<T>(directory: &Path, name: &str, call: impl FnOnce(&Path) ->
 /// Listens on all addresses of both families, or of IPv4 only if there is no IPv6. Connections in TIME_WAIT do not
 /// prevent it; another listener does. `send_buffer` applies to accepted connections.
 pub fn listen(port: u16, send_buffer: usize) -> io::Result<TcpListener> {
+    listen_on_all(port, Some(send_buffer))
+}
+
+/// Listens for clients that exchange short messages, on `address` or on all addresses as [`listen`] does. Accepted
+/// connections send without delay.
+pub fn listen_promptly(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
+    let listener = match address {
+        Some(address) if !address.is_unspecified() || address.is_ipv4() => {
+            listen_on(SocketAddr::new(address, port), None)
+        }
+        _ => listen_on_all(port, None),
+    }?;
+    // Accepted sockets inherit it.
+    setsockopt(&listener, sockopt::TcpNoDelay, &true).map_err(io::Error::from)?;
+    Ok(listener)
+}
+
+fn listen_on_all(port: u16, send_buffer: Option<usize>) -> io::Result<TcpListener> {
     match listen_on(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), send_buffer) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
             listen_on(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), send_buffer)
         }
         other => other,
+    }
+}
+
+/// Acknowledges what has arrived on a TCP socket, and what arrives next, at once. The kernel forgets it when data flows,
+/// so it is called before each read. A peer that waits for acknowledgements between its short writes is not held up.
+pub fn acknowledge_promptly(socket: BorrowedFd<'_>) {
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open while borrowed, and the option reads one `int`, which outlives the call.
+    unsafe {
+        // An error changes nothing but the delay.
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_QUICKACK,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        );
     }
 }
 
@@ -120,14 +155,16 @@ fn family(address: SocketAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-fn listen_on(address: SocketAddr, send_buffer: usize) -> io::Result<TcpListener> {
+fn listen_on(address: SocketAddr, send_buffer: Option<usize>) -> io::Result<TcpListener> {
     let family = family(address);
     let fd: OwnedFd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map_err(io::Error::from)?;
     if address.is_ipv6() {
         setsockopt(&fd, sockopt::Ipv6V6Only, &false).map_err(io::Error::from)?;
     }
     setsockopt(&fd, sockopt::ReuseAddr, &true).map_err(io::Error::from)?;
-    setsockopt(&fd, sockopt::SndBuf, &send_buffer).map_err(io::Error::from)?;
+    if let Some(send_buffer) = send_buffer {
+        setsockopt(&fd, sockopt::SndBuf, &send_buffer).map_err(io::Error::from)?;
+    }
     bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).map_err(io::Error::from)?;
     // SAFETY: takes no pointers; the descriptor is ours.
     if unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) } != 0 {

@@ -173,8 +173,10 @@ pub struct ProcessSpec {
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Working directory; empty for the guardian's.
     pub dir: Vec<u8>,
-    /// File for stdout and stderr.
+    /// File for stdout, and for stderr if that has none of its own.
     pub log: Vec<u8>,
+    /// File for stderr, in the same directory; empty for none. Rotated logs have none.
+    pub stderr: Vec<u8>,
     /// Preferred CPUs; empty for any. Not enforced: a missing CPU does not prevent the start.
     pub cpus: Vec<u32>,
     /// Inherit the caller's stdin instead of `/dev/null`.

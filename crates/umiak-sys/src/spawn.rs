@@ -107,6 +107,7 @@ pub(crate) struct PreparedProcess<'a> {
     dir: Option<CString>,
     script: Vec<u8>,
     log: CString,
+    stderr: Option<CString>,
     /// Another user can change the directory of the log: a link there is not followed.
     log_is_exposed: bool,
     inherit_stdin: bool,
@@ -153,6 +154,7 @@ impl<'a> PreparedProcess<'a> {
             dir: working_directory(process)?,
             script: process.script.clone(),
             log: CString::new(process.log.as_slice())?,
+            stderr: (!process.stderr.is_empty()).then(|| CString::new(process.stderr.as_slice())).transpose()?,
             log_is_exposed: files::has_foreign_directory(Path::new(OsStr::from_bytes(&process.log))),
             inherit_stdin: process.inherit_stdin,
             cpus: cpu_set(&process.cpus),
@@ -253,9 +255,22 @@ impl<'a> PreparedProcess<'a> {
             }
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
             let flags = if self.log_is_exposed { flags | libc::O_NOFOLLOW } else { flags };
-            let log = output.unwrap_or_else(|| libc::open(self.log.as_ptr(), flags, files::READABLE));
-            let is_settled = log >= 0 && (output.is_some() || files::settle(log, self.log_is_exposed));
-            if !is_settled || libc::dup2(log, 1) < 0 || libc::dup2(log, 2) < 0 {
+            let open = |path: &CString| {
+                // A named pipe without a reader must fail, not block: the guardian may wait for the exec.
+                let fd = libc::open(path.as_ptr(), flags | libc::O_NONBLOCK, files::READABLE);
+                // errno is that of the open.
+                if fd >= 0 {
+                    libc::fcntl(fd, libc::F_SETFL, libc::O_APPEND);
+                }
+                fd
+            };
+            let is_settled = |fd| fd >= 0 && (output.is_some() || files::settle(fd, self.log_is_exposed));
+            let log = output.unwrap_or_else(|| open(&self.log));
+            if !is_settled(log) || libc::dup2(log, 1) < 0 {
+                fail(SpawnAction::OpenLog);
+            }
+            let stderr = self.stderr.as_ref().filter(|_| output.is_none()).map_or(log, open);
+            if !is_settled(stderr) || libc::dup2(stderr, 2) < 0 {
                 fail(SpawnAction::OpenLog);
             }
             if output.is_some() {

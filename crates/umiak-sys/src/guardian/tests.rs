@@ -20,6 +20,7 @@ fn process(index: u32, attempt: u32, line: &str) -> ProcessSpec {
         env: Vec::new(),
         dir: Vec::new(),
         log: b"/dev/null".to_vec(),
+        stderr: Vec::new(),
         cpus: Vec::new(),
         inherit_stdin: false,
         mounts: Vec::new(),
