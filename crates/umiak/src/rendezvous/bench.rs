@@ -53,6 +53,7 @@ impl Coordinator {
         options.host = Some(Host {
             listener,
             gather: None,
+            store: None,
             options: coordinator::Options {
                 expects: options.join.expects.clone(),
                 launch: options.join.launch,
@@ -61,6 +62,7 @@ impl Coordinator {
                 settle: Duration::from_millis(500),
                 hang: None,
                 restart: umiak_core::model::Restart::default(),
+                window: Duration::ZERO,
                 seed: 1,
             },
             describe: "a benchmark".to_owned(),

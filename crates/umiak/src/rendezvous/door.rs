@@ -15,13 +15,15 @@ use umiak_core::machine::round::messages::{Answer, FromAgent};
 use umiak_core::model::JobId;
 use umiak_core::wire::auth::Key;
 use umiak_core::wire::frame::{Frame, read_first};
-use umiak_core::wire::handshake::{AgentHandshake, CoordinatorHandshake, HandshakeError, MAX_FROM_AGENT, MAX_TEXT};
+use umiak_core::wire::handshake::{
+    AgentHandshake, CoordinatorHandshake, HandshakeError, MAGIC, MAX_FROM_AGENT, MAX_TEXT,
+};
 use umiak_core::wire::{AFTER_JOIN, Session};
 
 use super::events::NetEvent;
 use super::frames::{self, First};
 use super::link::{Halves, Parts, write_all};
-use super::{SEND_BUFFER, Target};
+use super::{SEND_BUFFER, StoreDoor, Target};
 
 /// Time for the whole handshake, on both sides.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -38,13 +40,19 @@ pub(super) struct Identity {
     pub(super) key: Key,
     /// Sent to agents of other jobs.
     pub(super) describe: String,
+    /// Torch's store at the same port.
+    pub(super) store: Option<StoreDoor>,
     /// Memory for the first messages of agents, in bytes.
     room: Arc<Semaphore>,
 }
 
 impl Identity {
     pub(super) fn new(job_id: JobId, key: Key, describe: String) -> Self {
-        Self { job_id, key, describe, room: Arc::new(Semaphore::new(ROOM)) }
+        Self { job_id, key, describe, store: None, room: Arc::new(Semaphore::new(ROOM)) }
+    }
+
+    pub(super) fn with_store(self, store: Option<StoreDoor>) -> Self {
+        Self { store, ..self }
     }
 }
 
@@ -70,6 +78,10 @@ pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>,
     let is_here = address.is_loopback() || address == local.ip().to_canonical();
     let source = (!is_here).then_some(address);
     let _ = stream.set_nodelay(true);
+    let Some(stream) = unless_client(stream, identity.store.as_ref()).await else {
+        let _ = events.send(NetEvent::Left { link }).await;
+        return;
+    };
     let mut halves = stream.into_split();
     match timeout(HANDSHAKE, prove(&mut halves, &identity)).await {
         Ok(Ok((session, rest))) => {
@@ -100,6 +112,22 @@ pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>,
     let _ = events.send(NetEvent::Left { link }).await;
 }
 
+/// Passes a client of torch's store on to it: its first byte is not that of an agent. A peer that sends nothing is closed.
+async fn unless_client(stream: TcpStream, store: Option<&StoreDoor>) -> Option<TcpStream> {
+    let Some(store) = store else { return Some(stream) };
+    let (epoch, mut first) = (store.epoch(), [0]);
+    match timeout(HANDSHAKE, stream.peek(&mut first)).await {
+        Ok(Ok(1)) if first[0] == MAGIC[0] => Some(stream),
+        Ok(Ok(1)) => {
+            if let Ok(stream) = stream.into_std() {
+                store.adopt(stream, epoch);
+            }
+            None
+        }
+        _ => None,
+    }
+}
+
 /// Reads the first message of an authenticated peer, which says what the connection is for.
 async fn welcome(
     link: u64,
@@ -120,7 +148,7 @@ async fn welcome(
         FromAgent::Logs(hello) => {
             Some(NetEvent::Logs { link, parts: Box::new(Parts { halves, session, rest }), hello })
         }
-        FromAgent::Standing(_) | FromAgent::Beat | FromAgent::Bye => None,
+        FromAgent::Standing(_) | FromAgent::Started { .. } | FromAgent::Beat | FromAgent::Bye => None,
     }
 }
 

@@ -14,7 +14,7 @@ use umiak_core::machine::round::coordinator::{self, Coordinator};
 use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::logs::{Hello, Member};
 use umiak_core::machine::round::messages::{FromAgent, Join, Start, ToAgent};
-use umiak_core::model::Timestamp;
+use umiak_core::model::{FIRST_ATTEMPT, Timestamp};
 use umiak_core::wire::frame::Payload;
 
 use super::door;
@@ -50,6 +50,8 @@ pub(super) struct Hosting {
     pub(super) links: HashMap<u64, PeerLink>,
     /// Launch id of each link.
     pub(super) launches: HashMap<u64, u64>,
+    /// Launch ids in the order of the nodes, and the attempt, once all have joined.
+    pub(super) started: (u32, Vec<u64>),
     /// Launches that send logs.
     pub(super) senders: HashSet<u64>,
     pub(super) gatherer: Option<Gatherer>,
@@ -74,6 +76,7 @@ impl Hosting {
             port,
             links: HashMap::new(),
             launches: HashMap::new(),
+            started: (0, Vec::new()),
             senders: HashSet::new(),
             gatherer,
             unproven: BTreeMap::new(),
@@ -143,6 +146,13 @@ impl Round {
             coordinator::Effect::Send { links, message } => {
                 if let ToAgent::Start(start) = &message {
                     host.note_members(start, self.launch);
+                    // Before any node hears it: all ranks of the last attempt are gone, and none of the next has begun.
+                    if host.started.0 != start.attempt {
+                        host.started = (start.attempt, start.nodes.iter().map(|node| node.launch).collect());
+                        if let Some(store) = self.identity.store.as_ref().filter(|_| start.attempt > FIRST_ATTEMPT) {
+                            store.renew();
+                        }
+                    }
                 }
                 let payload = match Payload::message(&message) {
                     Ok(payload) => Arc::new(payload),
@@ -268,6 +278,14 @@ impl Round {
             // The last message for this agent is already queued.
             _ if !is_open => return,
             Said::Gone => coordinator::Event::Gone { link },
+            Said::Message(FromAgent::Started { attempt, pids }) => {
+                let launch = host.launches.get(&link);
+                let node = host.started.1.iter().position(|other| Some(other) == launch);
+                if let Some(node) = node.filter(|_| host.started.0 == attempt) {
+                    self.reporter.tell(NetReport::Started { node: node as u32, pids });
+                }
+                return;
+            }
             // Valid only as the first message.
             Said::Message(FromAgent::Join(_) | FromAgent::Logs(_)) => return,
             Said::Message(FromAgent::Standing(standing)) => coordinator::Event::Standing { link, standing },

@@ -102,7 +102,7 @@ impl Round {
         self.step(agent::Event::Connected);
     }
 
-    fn say(&mut self, mut message: FromAgent) {
+    pub(super) fn say(&mut self, mut message: FromAgent) {
         let Line::Up { link, local, .. } = &self.line else { return };
         match &mut message {
             FromAgent::Join(join) if join.address.is_unspecified() => join.address = *local,

@@ -28,9 +28,10 @@ pub(crate) use gather::{Gather, GatherNews};
 pub(crate) use who::{Holder, who_holds};
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -43,6 +44,7 @@ use umiak_core::wire::auth::Key;
 use umiak_sys::wait::Waker;
 
 use crate::clock::Clock;
+use crate::store::{StoreId, Stores};
 
 /// Size of the kernel's send buffer: a control frame fits whole.
 const SEND_BUFFER: u32 = 256 << 10;
@@ -82,6 +84,39 @@ pub(crate) struct Host {
     pub(crate) describe: String,
     /// Set with `--gather-logs`.
     pub(crate) gather: Option<Gather>,
+    /// Torch's store, if umiak hosts it: its clients connect to the same port.
+    pub(crate) store: Option<StoreDoor>,
+}
+
+/// A store whose clients are accepted here.
+#[derive(Debug, Clone)]
+pub(crate) struct StoreDoor {
+    pub(crate) stores: Arc<Stores>,
+    pub(crate) id: StoreId,
+    /// Counts renewals: a connection from before the last one belongs to the attempt before.
+    epoch: Arc<AtomicU32>,
+}
+
+impl StoreDoor {
+    pub(crate) fn new(stores: Stores, id: StoreId) -> Self {
+        Self { stores: Arc::new(stores), id, epoch: Arc::default() }
+    }
+
+    fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Passes on a client that was accepted in this epoch.
+    fn adopt(&self, stream: TcpStream, epoch: u32) {
+        if epoch == self.epoch() {
+            self.stores.adopt(self.id, stream);
+        }
+    }
+
+    fn renew(&self) {
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.stores.renew(self.id);
+    }
 }
 
 /// A request from the front.
@@ -91,6 +126,11 @@ pub(crate) enum NetOrder {
     /// All servers of this node listen in this attempt, or have exited with success.
     Listening {
         attempt: u32,
+    },
+    /// The processes of this node's ranks, by local rank.
+    Started {
+        attempt: u32,
+        pids: Vec<u32>,
     },
     /// The log directory into which logs are gathered.
     Mark(LogDirMark),
@@ -127,6 +167,11 @@ pub(crate) enum NetReport {
     Lifeline {
         socket: OwnedFd,
         frame: Vec<u8>,
+    },
+    /// The processes of a node's ranks in the current attempt, by local rank.
+    Started {
+        node: u32,
+        pids: Vec<u32>,
     },
     Gather(GatherNews),
     /// The rendezvous failed.

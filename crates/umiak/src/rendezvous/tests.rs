@@ -115,10 +115,12 @@ impl Job {
                 settle: Duration::from_millis(500),
                 hang: None,
                 restart: umiak_core::model::Restart::default(),
+                window: Duration::ZERO,
                 seed: 1,
             },
             describe: "job `ctr` since 12:03, pid 4121".to_owned(),
             gather,
+            store: None,
         });
         Node::start(options)
     }
@@ -374,7 +376,7 @@ fn another_version_is_answered_with_ours_and_shown() {
     let mut answer = Vec::new();
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     peer.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer[..9], *b"UMIAK\0\x05\x00\x01");
+    assert_eq!(answer[..9], *b"UMIAK\0\x07\x00\x01");
     first.news("the other version", |news| match news {
         News::Waiting(waiting) => {
             waiting.missing.iter().any(|missing| missing.answer == Answer::OtherVersion { version: 99 }).then_some(())

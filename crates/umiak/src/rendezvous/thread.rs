@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 use tracing::{error, info};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator;
+use umiak_core::machine::round::messages::FromAgent;
 use umiak_core::model::Timestamp;
 use umiak_core::wire::frame::MessageError;
 
@@ -70,12 +71,13 @@ impl Round {
         let now = clock.now();
         let launch = join.launch;
         let describe = host.as_ref().map(|host| host.describe.clone()).unwrap_or_default();
+        let store = host.as_ref().and_then(|host| host.store.clone());
         let host = host.map(|host| Hosting::new(host, limits, clock, &events)).transpose()?;
         Ok(Self {
             clock,
             reporter,
             events,
-            identity: Arc::new(Identity::new(job_id, key, describe)),
+            identity: Arc::new(Identity::new(job_id, key, describe).with_store(store)),
             last_id: 0,
             agent: Agent::new(join, limits, now),
             target,
@@ -147,7 +149,8 @@ impl Round {
         match order {
             NetOrder::Standing(standing) if !self.leaving => self.step(agent::Event::Standing(standing)),
             NetOrder::Listening { attempt } if !self.leaving => self.step(agent::Event::Listening { attempt }),
-            NetOrder::Standing(_) | NetOrder::Listening { .. } => {}
+            NetOrder::Started { attempt, pids } if !self.leaving => self.say(FromAgent::Started { attempt, pids }),
+            NetOrder::Standing(_) | NetOrder::Listening { .. } | NetOrder::Started { .. } => {}
             NetOrder::Mark(mark) => {
                 if let Some(gatherer) = self.host.as_ref().and_then(|host| host.gatherer.as_ref()) {
                     gatherer.mark(mark);
