@@ -30,14 +30,14 @@ impl JobDriver<'_> {
             // One that exceeded a time limit was stopped by us: what it wrote after our signal is no evidence.
             let is_stopped = now.ends.get(&id.slot).is_some_and(|(_, by_us)| *by_us);
             let end = now.log_at_stop.get(&id.slot).copied().filter(|_| is_stopped);
-            Some((id.slot, evidence::read(&log.path, log.start, end, &error_file)))
+            Some((id.slot, evidence::read(&log, end, &error_file)))
         });
         let hurried = stopped.iter().filter_map(|id| {
             let ((log, error_file), end) = (self.left_by(*id)?, *now.log_at_stop.get(&id.slot)?);
             // Most were healthy: only a log whose last lines before our stop have an error is searched.
-            let last = evidence::glance(&log.path, log.start, Some(end));
+            let last = evidence::glance(&log, Some(end));
             let evidence = if evidence::has_error(&last) {
-                evidence::read(&log.path, log.start, Some(end), &error_file)
+                evidence::read(&log, Some(end), &error_file)
             } else {
                 Evidence { last_lines: diagnose::last_lines(&last), ..Evidence::default() }
             };
@@ -45,7 +45,7 @@ impl JobDriver<'_> {
         });
         let finished = done.iter().filter_map(|id| {
             let log = self.core.job.log(*id)?;
-            let last_lines = diagnose::last_lines(&evidence::glance(&log.path, log.start, None));
+            let last_lines = diagnose::last_lines(&evidence::glance(&log, None));
             Some((id.slot, Evidence { last_lines, ..Evidence::default() }))
         });
         let mut evidence: Vec<(Slot, Evidence)> = told.chain(hurried).chain(finished).collect();
@@ -80,7 +80,7 @@ impl JobDriver<'_> {
         let log = self.core.job.log(id);
         let started = Instant::now();
         let classed = pai::classify(exit, over_limit, || {
-            log.map(|log| evidence::last_bytes(&log.path, log.start, end, length)).unwrap_or_default()
+            log.map(|log| evidence::last_bytes(&log, end, length)).unwrap_or_default()
         });
         self.core.job.now.searched += started.elapsed();
         Some(classed)

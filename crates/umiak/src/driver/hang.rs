@@ -12,6 +12,7 @@ use umiak_sys::observe::{awaits_input, moved, worker};
 use umiak_sys::wait::Waker;
 
 use super::{JobDriver, JobRun};
+use crate::host::evidence::LogSize;
 use crate::host::observe::{self, Seen};
 
 /// The watch over one attempt of the job.
@@ -98,10 +99,7 @@ impl JobRun {
 
     /// Empty during a stop: what does not end then is killed.
     fn progress(&self) -> Progress {
-        let length = |slot: Slot| {
-            let log = self.log(self.machine.id(slot));
-            log.and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |metadata| metadata.len())
-        };
+        let length = |slot: Slot| self.log(self.machine.id(slot)).map_or(0, |log| LogSize::of(&log).total());
         let running = if self.now.stopping.is_some() { Vec::new() } else { self.running() };
         let counters = |(slot, pid)| {
             let (bytes, awaits_input) = (moved(pid), awaits_input(worker(pid)));

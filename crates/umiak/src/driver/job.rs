@@ -14,8 +14,10 @@ use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Console, Log, Plan};
 
 use super::probe::Prober;
+use super::store::JobStore;
 use super::timers::Timers;
 use super::{hang, words};
+use crate::host::evidence::LogSize;
 use crate::host::observe::Seen;
 
 /// A job of a run.
@@ -30,6 +32,8 @@ pub(crate) struct JobRun {
     pub(crate) preparation: Preparation,
     pub(crate) now: Now,
     pub(super) prober: Option<Prober>,
+    /// Torch's stores that umiak hosts in this process.
+    pub(crate) stores: Vec<JobStore>,
 }
 
 /// State of a job; empty when it begins.
@@ -49,7 +53,7 @@ pub(crate) struct Now {
     /// How the current attempt of each replica ended, and true if we stopped it.
     pub(crate) ends: HashMap<Slot, (Exit, bool)>,
     /// Length of each log when its replica was first told to stop: lines before that are not caused by the stop.
-    pub(super) log_at_stop: HashMap<Slot, u64>,
+    pub(super) log_at_stop: HashMap<Slot, LogSize>,
     /// Progress, if the policy limits the time without.
     pub(super) watching: hang::Watching,
     /// What the others were doing when the first had failed.
@@ -104,7 +108,16 @@ impl Now {
 
 impl JobRun {
     pub(crate) fn new(step: Option<StepName>, machine: Machine, plan: Arc<Plan>, pool: Pool) -> Self {
-        Self { step, machine, plan, pool, preparation: Preparation::default(), now: Now::default(), prober: None }
+        Self {
+            step,
+            machine,
+            plan,
+            pool,
+            preparation: Preparation::default(),
+            now: Now::default(),
+            prober: None,
+            stores: Vec::new(),
+        }
     }
 
     /// Tells the mirror of a replica from those of other replicas and jobs.

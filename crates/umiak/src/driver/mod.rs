@@ -21,6 +21,7 @@
 //! | [`tree`] | the nodes of a pipeline: a tree on a terminal, lines elsewhere |
 //! | [`timers`] | pending timers |
 //! | [`probe`] | ports that must be open before other replicas start |
+//! | [`store`] | torch's store, if this process hosts it |
 //! | [`control`], [`stop`], [`stacks`] | orders from other processes: both ends |
 
 #![expect(
@@ -41,6 +42,7 @@ pub(crate) mod sources;
 pub(crate) mod stacks;
 pub(crate) mod steps;
 pub(crate) mod stop;
+pub(crate) mod store;
 mod tell;
 mod timers;
 pub(crate) mod tree;

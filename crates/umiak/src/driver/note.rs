@@ -57,11 +57,15 @@ impl JobDriver<'_> {
                 let delay = Duration::from_micros(*delay_micros);
                 self.tell_restarting(*of, delay);
                 self.core.job.now.pause = Some(time_of_day_after(delay)).filter(|_| delay >= PAUSE);
-                // Timers of the failed attempt no longer apply.
-                self.core.job.now.timers.keep_deadline();
-                (self.core.job.now.stopping, self.core.job.now.told) = (None, false);
+                self.forget_attempt();
             }
+            Fact::Resizing { .. } => self.forget_attempt(),
             _ => {}
         }
+    }
+    /// Timers of the last attempt no longer apply.
+    fn forget_attempt(&mut self) {
+        self.core.job.now.timers.keep_deadline();
+        (self.core.job.now.stopping, self.core.job.now.told) = (None, false);
     }
 }

@@ -30,7 +30,7 @@ impl JobDriver<'_> {
             if let Some(seen) = core.job.now.seen.get_mut(&id.slot) {
                 let listening = endpoint.zip(seen.listening.as_ref());
                 seen.snapshot.listens = listening.map(|(at, on)| on.accepts(Some(at.ip()), at.port()));
-                let quiet = observe::quiet(&log.path, log.start);
+                let quiet = observe::quiet(&log);
                 seen.snapshot.quiet_micros = quiet.and_then(|quiet| u64::try_from(quiet.as_micros()).ok());
             }
         }
@@ -58,6 +58,6 @@ impl JobRun {
     pub(crate) fn has_waited(&self) -> bool {
         let failed = self.now.ends.iter().filter(|(_, (exit, by_us))| !by_us && !exit.is_success());
         let mut logs = failed.filter_map(|(slot, _)| self.log(self.machine.id(*slot)));
-        logs.any(|log| diagnose::ends_with_timeout(&evidence::glance(&log.path, log.start, None)))
+        logs.any(|log| diagnose::ends_with_timeout(&evidence::glance(&log, None)))
     }
 }

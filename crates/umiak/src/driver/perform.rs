@@ -6,7 +6,7 @@ use std::time::Instant;
 use tracing::trace;
 use umiak_core::facts::Fact;
 use umiak_core::machine::job::{AttemptId, Effect, Event};
-use umiak_core::model::{Exit, FIRST_ATTEMPT, Rank, Slot, SpawnError, SpawnStage, StopHow, Unit};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, Rank, Slot, SpawnError, SpawnStage, StopHow, Stream, Unit};
 use umiak_core::plan::{self, Log};
 use umiak_sys::files::{self, Contents};
 
@@ -14,8 +14,9 @@ use super::probe::Prober;
 use super::{JobDriver, JobRun, Run};
 use crate::engine::{Start, Swept};
 use crate::history::artifact;
+use crate::host::evidence::LogSize;
 use crate::host::log_end;
-use crate::screen::Mirrored;
+use crate::screen::{Mirrored, Naming};
 use crate::secrets;
 
 const SIGTERM: i32 = 15;
@@ -129,7 +130,7 @@ impl JobDriver<'_> {
                 self.core.job.prober = None;
                 let ids: Vec<AttemptId> = self.core.job.slots().map(|slot| self.core.job.machine.id(slot)).collect();
                 self.engine.forsake(&ids);
-                self.door.prepare(&mut self.core, self.engine, attempt, &Swept::default());
+                self.prepare(attempt, &Swept::default());
             }
             Effect::Prepare { attempt } => {
                 // Only logs of the failed attempt are kept.
@@ -200,6 +201,12 @@ impl JobDriver<'_> {
         self.door.starting(&mut self.core, attempts);
     }
 
+    /// Prepares the next attempt of the whole job, after the processes of the last one are gone.
+    pub(super) fn prepare(&mut self, attempt: u32, swept: &Swept) {
+        self.core.job.stores.iter_mut().for_each(|store| store.renew());
+        self.door.prepare(&mut self.core, self.engine, attempt, swept);
+    }
+
     /// A directory or file of an attempt cannot be made: it waits for space, or has ended.
     fn not_made(&mut self, id: AttemptId, path: &Path, error: &std::io::Error, reason: String) {
         if is_full(error) {
@@ -235,15 +242,32 @@ impl JobDriver<'_> {
         let Rank(rank) = replica.rank;
         // A file shared by attempts is followed once.
         if now.followed.get(&slot) != Some(&log.path) {
-            // The replica creates it only a moment later.
-            let _ = files::open(&log.path, Contents::Append, files::READABLE);
-            let name = match step {
-                None => now.console.is_prefixed.then(|| (replica.name.clone(), now.console.width)),
-                Some(step) if plan.replicas.len() == 1 => Some((step.to_string(), 0)),
-                Some(step) => Some((format!("{step}/{}", replica.name), 0)),
+            let is_interactive = now.console.stdin == Some(slot);
+            let mirror = |stream: Stream, path: &Path, start: u64, naming: Naming| {
+                // The replica creates it only a moment later.
+                let _ = files::open(path, Contents::Append, files::READABLE);
+                screen.follow(Mirrored { key, rank, stream, naming, is_interactive }, path.to_owned(), start);
             };
-            let source = Mirrored { key, rank, name, is_interactive: now.console.stdin == Some(slot) };
-            screen.follow(source, log.path.clone(), log.start);
+            if let Some(stderr) = &log.stderr {
+                let host = umiak_sys::host::name();
+                for (stream, path) in [(Stream::Out, &log.path), (Stream::Err, stderr)] {
+                    match plan.stream_prefix(replica, stream, &host) {
+                        None => {}
+                        Some(prefix) if prefix.is_empty() && plan.replicas.len() == 1 => {
+                            mirror(stream, path, 0, Naming::Alone);
+                        }
+                        Some(prefix) => mirror(stream, path, 0, Naming::Text(prefix)),
+                    }
+                }
+            } else {
+                let naming = match step {
+                    None if now.console.is_prefixed => Naming::Name(replica.name.clone(), now.console.width),
+                    None => Naming::Alone,
+                    Some(step) if plan.replicas.len() == 1 => Naming::Name(step.to_string(), 0),
+                    Some(step) => Naming::Name(format!("{step}/{}", replica.name), 0),
+                };
+                mirror(Stream::Out, &log.path, log.start, naming);
+            }
             now.followed.insert(slot, log.path.clone());
         }
         screen.take_up(key);
@@ -265,7 +289,7 @@ impl JobDriver<'_> {
         }
         // Before the signal: a handler may write at once.
         for id in &born {
-            let size = self.core.job.log(*id).and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |it| it.len());
+            let size = self.core.job.log(*id).map(|log| LogSize::of(&log)).unwrap_or_default();
             self.core.job.now.log_at_stop.entry(id.slot).or_insert(size);
         }
         self.engine.stop(&born, how);

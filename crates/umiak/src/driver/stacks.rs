@@ -36,7 +36,7 @@ impl Driver {
         let live: Vec<(&JobRun, AttemptId)> =
             self.jobs.values().flat_map(|job| job.machine.live_ids().into_iter().map(move |id| (job, id))).collect();
         let ranks = live.iter().filter_map(|(job, id)| {
-            let quiet = job.log(*id).and_then(|log| observe::quiet(&log.path, log.start));
+            let quiet = job.log(*id).and_then(|log| observe::quiet(&log));
             let mut subject = job.machine.subject(id.slot);
             if let Some(step) = &job.step {
                 subject.replica = format!("{step}/{}", subject.replica);

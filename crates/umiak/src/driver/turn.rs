@@ -51,6 +51,8 @@ enum Watched {
     Prober(StepIndex),
     /// The thread that reads the stacks of a job.
     Reader(StepIndex),
+    /// Torch's stores of all jobs.
+    Stores,
     /// The source of jobs.
     Steps,
     Door,
@@ -71,6 +73,9 @@ fn watched<'a>(
         watched.extend(job.prober.as_ref().map(|prober| (Watched::Prober(*step), prober.as_fd())));
         watched.extend(job.now.watching.descriptor().map(|fd| (Watched::Reader(*step), fd)));
     }
+    // All jobs share them.
+    let stores = jobs.values().find_map(|job| job.stores.first());
+    watched.extend(stores.map(|store| (Watched::Stores, store.stores.as_fd())));
     watched.extend(steps.and_then(Steps::watch).map(|fd| (Watched::Steps, fd)));
     if stage != RunStage::Sweeping {
         watched.extend(door.watch().into_iter().map(|fd| (Watched::Door, fd)));
@@ -199,6 +204,7 @@ impl Driver {
             match owner {
                 Watched::Prober(step) => self.with(step, |job| job.hear_prober()),
                 Watched::Reader(step) => self.with(step, |job| job.hear_stacks()),
+                Watched::Stores => self.hear_stores(),
                 Watched::Steps => self.conduct(|steps, desk| steps.hear(desk)),
                 Watched::Engine | Watched::Door => {}
             }
@@ -464,7 +470,7 @@ impl JobDriver<'_> {
             EngineNews::Cleared(swept) => {
                 self.core.run.tell_swept(words::noun(&self.core.job.plan), &swept);
                 if let Some(attempt) = self.core.job.now.preparing.take() {
-                    self.door.prepare(&mut self.core, self.engine, attempt, &swept);
+                    self.prepare(attempt, &swept);
                     self.work();
                 }
                 return;

@@ -12,6 +12,7 @@ use crate::screen::StatusLine;
 use crate::screen::summary::Crowd;
 
 use super::Core;
+use crate::views::store;
 
 /// The plural noun for replicas of this plan.
 pub(super) fn noun(plan: &Plan) -> &'static str {
@@ -76,6 +77,8 @@ pub(super) fn status(core: &Core<'_>) -> StatusLine {
     let stopping = core.job.now.stopping.is_some();
     let doing = if let Some(at) = &core.job.now.pause {
         Activity::Waiting(format!("attempt {} starts at {at}", core.job.machine.attempt() + 1))
+    } else if let Some(waits) = core.job.store_waits().filter(|_| !stopping) {
+        Activity::Waiting(store::missing(waits))
     } else if plan.is_document() || has_parts(plan) {
         let roles = plan.job.roles.iter().enumerate().filter(|(_, role)| role.replicas > 0);
         let live = |(position, role): (usize, &umiak_core::model::Role)| {
@@ -101,7 +104,9 @@ pub(super) fn fact(plan: &Plan, machine: &Machine, pool: &Pool) -> Fact {
         decides: plan.job.roles.iter().any(|role| role.name == place.name && role.completion.decides),
     };
     let replica = |replica: &Replica| {
-        let Log { path, start, rotated } = plan.log(replica, machine.number(replica.slot));
+        // A launched job has a plan for each attempt, before the machine counts it.
+        let attempt = if plan.is_document() { machine.number(replica.slot) } else { plan.attempt };
+        let Log { path, start, rotated, stderr } = plan.log(replica, attempt);
         let devices = replica.devices.iter().chain(pool.devices_of(replica.slot));
         PlannedReplica {
             replica: replica.name.clone(),
@@ -112,6 +117,7 @@ pub(super) fn fact(plan: &Plan, machine: &Machine, pool: &Pool) -> Fact {
             log: path.to_string_lossy().into_owned(),
             log_start: start,
             log_rotated: rotated,
+            stderr: stderr.map(|path| path.to_string_lossy().into_owned()),
         }
     };
     Fact::Planned(Planned {

@@ -443,6 +443,7 @@ impl Engine for Local {
                 env: own(&start.process.env),
                 dir: start.process.dir.as_deref().map(bytes).unwrap_or_default(),
                 log: bytes(&start.process.log.path),
+                stderr: start.process.log.stderr.as_deref().map(bytes).unwrap_or_default(),
                 cpus: if start.bound { Vec::new() } else { start.process.cpus.clone() },
                 inherit_stdin: start.process.inherit_stdin,
                 mounts: start.process.mounts.iter().map(bound).collect(),
