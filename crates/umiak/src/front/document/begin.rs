@@ -21,6 +21,7 @@ use super::{submit, tasks};
 use crate::clock::Clock;
 use crate::driver::record::{Journal, Recorder};
 use crate::driver::sources::Sources;
+use crate::driver::store::JobStore;
 use crate::driver::{self, Driver, JobRun, Run, Talk};
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
@@ -170,7 +171,10 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
                 adopted = adopt(engine.as_mut(), &plan, status)?;
                 machine.recover(status, again(why), &|id| adopted.contains(&id));
             }
-            Begun::Job(Box::new(JobRun::new(None, machine, Arc::new(plan), pool)), adopted)
+            let stores = JobStore::open(&plan, &mut None)?;
+            let mut job = JobRun::new(None, machine, Arc::new(plan), pool);
+            job.stores = stores;
+            Begun::Job(Box::new(job), adopted)
         }
         Workload::Pipeline(pipeline) => {
             write_pipeline(&run, &site, pipeline, &known)?;

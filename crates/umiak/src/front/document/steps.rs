@@ -21,11 +21,13 @@ use super::results::{Found, Results};
 use super::site::Site;
 use super::submit;
 use crate::driver::steps::{Act, Desk, Steps};
+use crate::driver::store::JobStore;
 use crate::driver::{JobRun, Run};
 use crate::history::cache::Cached;
 use crate::history::{Home, artifact};
 use crate::screen::style::duration;
 use crate::screen::{Activity, StatusLine};
+use crate::store::Stores;
 
 /// The exit code of a pipeline that has failed, whatever its steps exited with.
 const FAILED: u8 = 1;
@@ -39,6 +41,8 @@ pub(super) struct PipelineSteps {
     results: Option<Results>,
     /// Jobs that an earlier supervisor had started and that have not ended, as recorded.
     recorded: HashMap<StepName, Status>,
+    /// The thread of torch's stores, if a step has one.
+    stores: Option<Arc<Stores>>,
     /// GPUs of each live step that has any.
     gpus: HashMap<StepIndex, u32>,
     /// Steps that wait until GPUs of other steps are free.
@@ -98,6 +102,7 @@ impl PipelineSteps {
             site,
             results,
             recorded,
+            stores: None,
             gpus: HashMap::new(),
             waiting: VecDeque::new(),
             stopping: own.and_then(|own| own.stopping),
@@ -263,8 +268,9 @@ impl PipelineSteps {
         if let Some(status) = self.recorded.remove(&name) {
             machine.recover(&status, job::Again::Unfinished, &|_| false);
         }
+        let stores = JobStore::open(&plan, &mut self.stores)?;
         let mut job = JobRun::new(Some(name), machine, Arc::new(plan), pool);
-        job.preparation = preparation;
+        (job.preparation, job.stores) = (preparation, stores);
         Ok(Some(job))
     }
 

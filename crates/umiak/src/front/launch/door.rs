@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
+use umiak_core::facts::{Evidence, Fact, Finding, Outcome, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{AttemptId, Stand};
 use umiak_core::machine::round::messages::{RankPlace, Servers, Why};
-use umiak_core::model::{Device, Exit, FIRST_ATTEMPT, Part, Rotation, Timestamp};
+use umiak_core::model::{Device, Exit, FIRST_ATTEMPT, OutputMode, Part, Rotation, Timestamp, TorchLogs};
 use umiak_core::plan::{Inventory, Layout, LogLayout, Plan, Process, Run, paddle_lines};
 use umiak_sys::files;
 use umiak_sys::logger::Rotate;
@@ -22,11 +22,13 @@ use super::leaving::Leaving;
 use super::log_dir::LogDirLock;
 use super::peers::Peers;
 use super::pod_log::PodLog;
-use super::{peer_words, prepare, words};
+use super::relay::Waiting;
+use super::{peer_words, prepare, torch, words};
 use crate::clock::{paddle_stamp, time_of_day};
 use crate::driver::words::has_parts;
 use crate::driver::{Core, Door, FailureReport};
 use crate::engine::{Common, Engine, Swept};
+use crate::relay::Relay;
 use crate::rendezvous::NetOrder;
 use crate::rendezvous::logs::Logs;
 use crate::screen::summary::{self, ReplicaPlace, SERVER_TIMEOUT};
@@ -37,7 +39,8 @@ pub(super) struct LaunchDoor {
     pub(super) inventory: Arc<Inventory>,
     pub(super) run: Run,
     pub(super) _log_dir: LogDirLock,
-    pub(super) pod_log: PodLog,
+    /// Paddle's, if umiak replaces its launcher.
+    pub(super) pod_log: Option<PodLog>,
     pub(super) _gpu_log: Option<GpuLog>,
     pub(super) late_files: Option<JoinHandle<()>>,
     /// Files of this attempt that are written while its ranks start.
@@ -46,7 +49,9 @@ pub(super) struct LaunchDoor {
     pub(super) told_attempt: u32,
     /// With several nodes: the others, and our layout of the attempt that waits for them.
     pub(super) peers: Option<Peers>,
-    pub(super) next: Option<Layout>,
+    pub(super) next: Option<(Layout, Option<Waiting>)>,
+    /// With `--store-relay`, on the node of rank 0: in front of its store of this attempt.
+    pub(super) relay: Option<Relay>,
     /// Which nodes have servers that do not listen yet, from the last message to all nodes.
     pub(super) servers: Option<Servers>,
     /// With `--gather-logs`, on nodes that send their logs.
@@ -54,6 +59,8 @@ pub(super) struct LaunchDoor {
     pub(super) leaving: Leaving,
     /// When to show a line about a slow end.
     pub(super) tell_at: Option<Timestamp>,
+    /// torchrun's report of the last failed attempt, shown if there is no other.
+    pub(super) summary: Option<torch::Summary>,
     /// Why this attempt was stopped for all nodes, and where the ranks of its verdict were.
     pub(super) why: Option<Why>,
     pub(super) places: Vec<RankPlace>,
@@ -61,8 +68,8 @@ pub(super) struct LaunchDoor {
 
 impl LaunchDoor {
     fn pod_line(&mut self, line: Option<String>) {
-        if let Some(line) = line {
-            self.pod_log.line(&line);
+        if let (Some(line), Some(log)) = (line, &mut self.pod_log) {
+            log.line(&line);
         }
     }
 
@@ -79,19 +86,26 @@ impl LaunchDoor {
     }
 
     /// Where a rank of this node runs.
-    pub(super) fn own_place(&self, core: &Core<'_>, subject: &Subject) -> ReplicaPlace {
+    pub(super) fn own_place(&self, core: &Core<'_>, subject: &Subject, evidence: Option<&Evidence>) -> ReplicaPlace {
         let Some(replica) = subject.rank.and_then(|rank| core.job.plan.replica(rank)) else {
             return ReplicaPlace::default();
         };
         let kind = core.job.plan.topology().device_kind;
         let host = umiak_sys::host::name();
-        let file = replica.log.as_ref().and_then(|log| log.path.file_name()).unwrap_or_default();
+        let log = core.job.plan.log(replica, subject.attempt);
+        let log = match &log.stderr {
+            // With the run, logs outlive it; otherwise they are removed at its end.
+            Some(_) if log.path.starts_with(&core.job.plan.scratch) => String::new(),
+            Some(stderr) if evidence.is_some_and(|evidence| evidence.stderr) => torch::shown(stderr),
+            Some(_) => torch::shown(&log.path),
+            None => shown(&self.spec.request.logs.dir.join(log.path.file_name().unwrap_or_default())),
+        };
         ReplicaPlace {
             name: name(&core.job.plan, subject, &host),
             host,
             pid: core.job.pid(replica.slot),
             devices: kind.map(|kind| Device::described(kind, &replica.devices)).unwrap_or_default(),
-            log: shown(&self.spec.request.logs.dir.join(file)),
+            log,
             run: core.run.recorder.run_name(),
             start_limit: Some(SERVER_TIMEOUT),
             is_shown: false,
@@ -106,6 +120,29 @@ impl LaunchDoor {
         core.notice(&Diagnostic::notice(Code::L0031, message).hint(hint));
     }
 
+    /// Tells the coordinator the processes of this node's ranks once all are started: it hosts the store, and knows its
+    /// clients by them.
+    fn tell_pids(&self, core: &Core<'_>) {
+        let Some(peers) = self.peers.as_ref().filter(|_| core.job.plan.topology().agent_store) else { return };
+        // Called for each rank: the list is made once.
+        if core.job.now.instances.len() == core.job.plan.replicas.len() {
+            let pids: Vec<u32> = core.job.slots().filter_map(|slot| core.job.pid(slot)).collect();
+            peers.net.order(NetOrder::Started { attempt: core.job.plan.attempt, pids });
+        }
+    }
+
+    /// The directory of the logs, as shown, if the user chose it.
+    fn logs_at(&self, plan: &Plan) -> Option<String> {
+        match self.spec.request.torch.as_ref().map(|torch| &torch.logs) {
+            None => Some(shown(&self.spec.request.logs.dir)),
+            Some(TorchLogs::Dir(_)) => Some(torch::shown(plan.logs.dir())),
+            Some(TorchLogs::InRun) if plan.logs.dir().starts_with(&plan.scratch) => {
+                Some("not kept (`--log-dir` keeps them)".to_owned())
+            }
+            Some(TorchLogs::InRun | TorchLogs::Dropped) => None,
+        }
+    }
+
     pub(super) fn join_late_files(&mut self) {
         if let Some(thread) = self.late_files.take() {
             let _ = thread.join();
@@ -115,7 +152,7 @@ impl LaunchDoor {
 
 impl Door for LaunchDoor {
     fn planned(&self, core: &Core<'_>) -> Vec<String> {
-        words::planned(&core.job.plan, &shown(&self.spec.request.logs.dir), core.run.recorder.run_name())
+        words::planned(&core.job.plan, self.logs_at(&core.job.plan), core.run.recorder.run_name())
     }
 
     fn common(&self, plan: &Plan) -> Common {
@@ -142,18 +179,21 @@ impl Door for LaunchDoor {
                 start_limit: Some(SERVER_TIMEOUT),
                 is_shown: false,
             },
-            None => self.own_place(core, &finding.subject),
+            None => self.own_place(core, &finding.subject, finding.evidence.as_ref()),
         }
     }
 
-    fn make(&mut self, core: &mut Core<'_>, _: AttemptId, _: &Process) -> std::io::Result<()> {
+    fn make(&mut self, core: &mut Core<'_>, _: AttemptId, process: &Process) -> std::io::Result<()> {
+        if process.log.stderr.is_some() {
+            torch::make_attempt(&process.log)?;
+        }
         if self.peers.is_some() {
             // The wait for other nodes does not count.
             core.job.now.attempt_started.get_or_insert_with(Instant::now);
         }
         if self.run.attempt > self.told_attempt {
             self.told_attempt = self.run.attempt;
-            let parts = words::planned(&core.job.plan, &shown(&self.spec.request.logs.dir), None);
+            let parts = words::planned(&core.job.plan, self.logs_at(&core.job.plan), None);
             core.say(|style| style.progress("Planned", &parts, &time_of_day()));
         }
         Ok(())
@@ -219,6 +259,7 @@ impl Door for LaunchDoor {
                 }
             }
             Fact::Started { subject, instance } => {
+                self.tell_pids(core);
                 let slot = core.job.slot_of(subject);
                 if let (Some(slot), Some(pid)) = (slot, instance.pid) {
                     self.pod_line(paddle_lines::at_started(&self.spec.request, slot.index, pid));
@@ -232,10 +273,23 @@ impl Door for LaunchDoor {
             Fact::Stopping { reason: StopReason::Signal { signal } } => {
                 self.pod_line(paddle_lines::at_signal(&self.spec.request, *signal));
             }
+            Fact::Resizing { change, .. } => {
+                self.summary = None;
+                core.say(|style| {
+                    words::nodes(style, &format!("{}; all ranks start again", crate::views::facts::changed(change)))
+                });
+            }
             Fact::Restarting { attempt, .. } => {
+                self.summary = None;
                 self.pod_line(paddle_lines::at_restart(&self.spec.request, &core.job.plan, *attempt));
             }
             Fact::Finished { outcome, exit_code } => {
+                if let Some(summary) = self.summary.take() {
+                    summary.copy_error();
+                    if core.run.talk.output == OutputMode::Human {
+                        core.run.screen.alert(summary.text);
+                    }
+                }
                 let signal = match core.job.now.stopping {
                     Some((_, StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => Some(signal),
                     _ => None,
@@ -251,7 +305,7 @@ impl Door for LaunchDoor {
                     first_failed,
                 );
                 for line in end {
-                    self.pod_log.line(&line);
+                    self.pod_line(Some(line));
                 }
             }
             _ => {}
@@ -264,9 +318,17 @@ impl Door for LaunchDoor {
         {
             return FailureReport { head, instead: true, ..FailureReport::default() };
         }
+        if self.spec.request.torch.is_some() {
+            self.summary = Some(torch::summary(core, &self.spec, verdict, |finding| self.place(core, finding)));
+            return FailureReport {
+                tail: core.job.attempt_words().map(|words| format!("  {words}\n")).unwrap_or_default(),
+                notice: prepare::why_full(core.job.plan.logs.dir(), "this may be why the rank failed"),
+                ..FailureReport::default()
+            };
+        }
         let abort = Self::abort(&core.job.plan, verdict);
         for line in paddle_lines::at_failure(&self.spec.request, &core.job.plan, verdict, &abort) {
-            self.pod_log.line(&line);
+            self.pod_line(Some(line));
         }
         let container = paddle_lines::container_failed(&self.spec.request, &core.job.plan, verdict)
             .map(|lines| format!("{}\n", lines.replace("<ts>", &paddle_stamp())))
@@ -274,8 +336,8 @@ impl Door for LaunchDoor {
         FailureReport {
             head: format!("{}\n{container}", core.run.style.red(&abort)),
             tail: core.job.attempt_words().map(|words| format!("  {words}\n")).unwrap_or_default(),
-            instead: false,
             notice: prepare::why_full(core.job.plan.logs.dir(), "this may be why the rank failed"),
+            ..FailureReport::default()
         }
     }
 

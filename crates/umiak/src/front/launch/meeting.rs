@@ -21,6 +21,20 @@ pub(super) struct MeetingPlace {
 }
 
 impl MeetingPlace {
+    /// Where processes of all nodes reach the coordinator: as the nodes were told, or this node's own address.
+    pub(super) fn reached_at(&self, nodes: &Nodes) -> (String, Option<Port>) {
+        let port = match &self.target {
+            Target::Address(address) => address.port(),
+            Target::Name { port, .. } => *port,
+        };
+        let host = match nodes {
+            Nodes::Master { host, .. } => host.clone(),
+            Nodes::List { addresses, .. } => addresses[0].to_string(),
+            Nodes::One | Nodes::Auto { .. } => self.address.to_string(),
+        };
+        (host, Port::new(port))
+    }
+
     /// True if no other host can reach it.
     pub(super) fn is_loopback(&self) -> bool {
         match &self.target {
@@ -55,11 +69,19 @@ pub(super) fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Resu
                 target: Target::Address(beside(port)),
                 host: Some(listener),
                 address,
-                expects: Expects::Count { nodes: *nodes, sort_ip: spec.request.sort_ip },
+                expects: expects(spec, *nodes),
                 at: SocketAddr::new(address, port).to_string(),
             })
         }
         Nodes::One => Err(Diagnostic::error(Code::L0016, "a job on one node has no rendezvous")),
+    }
+}
+
+/// As many nodes, or fewer if they may come and go.
+fn expects(spec: &LaunchSpec, nodes: u32) -> Expects {
+    match &spec.request.elastic {
+        Some(elastic) => Expects::Range { min: elastic.min, max: nodes },
+        None => Expects::Count { nodes, sort_ip: spec.request.sort_ip },
     }
 }
 
@@ -77,7 +99,7 @@ fn at_master(
     count: u32,
 ) -> Result<MeetingPlace, Diagnostic> {
     let port = port.get();
-    let expects = Expects::Count { nodes: count, sort_ip: spec.request.sort_ip };
+    let expects = expects(spec, count);
     let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     // A name that does not resolve yet may do so later: the agent tries again.
     let resolved: Vec<IpAddr> =

@@ -5,10 +5,13 @@
 //! | [`prepare`] | from a command line to a plan, with ports that are held and files that are written |
 //! | [`door`] | what only a launched job has: shared logs, Paddle's own lines, its peers |
 //! | [`meeting`], [`peers`], [`rounds`] | other nodes: where they meet, until all have joined, and after that |
+//! | [`store`] | torch's store, if umiak hosts it |
+//! | [`relay`] | Paddle's store, if ranks reach it through umiak |
 //! | [`token`] | the secret that nodes share |
 //! | [`log_dir`] | one live launch in a log directory |
 //! | [`restart`] | from a failed attempt to the next one |
 //! | [`leaving`] | the end of a job on several nodes: logs on their way |
+//! | [`torch`] | what only `torchrun` has: its directory of logs, its summary |
 //! | [`pod_log`], [`gpu_log`] | files that Paddle's launcher writes |
 //! | [`words`], [`peer_words`] | messages |
 
@@ -21,9 +24,12 @@ mod peer_words;
 mod peers;
 mod pod_log;
 pub(crate) mod prepare;
+mod relay;
 mod restart;
 mod rounds;
+mod store;
 mod token;
+mod torch;
 mod words;
 
 use std::collections::BTreeMap;
@@ -35,7 +41,7 @@ use umiak_core::facts::Began;
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::Machine;
-use umiak_core::machine::round::messages::Stage;
+use umiak_core::machine::round::messages::{Stage, Start};
 use umiak_core::model::{Device, FIRST_ATTEMPT, Nodes, OutputMode, Request, StepIndex};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Inventory, Plan, Run, Share};
@@ -49,6 +55,7 @@ use pod_log::{PodLog, pod_log_name};
 use crate::clock::Clock;
 use crate::driver::record::{Journal, Recorder};
 use crate::driver::sources::Sources;
+use crate::driver::store::JobStore;
 use crate::driver::{self, Driver, JobRun, Talk};
 use crate::engine::local::Local;
 use crate::engine::{Engine as _, NotLeased};
@@ -56,6 +63,7 @@ use crate::front::document::detach::Said;
 use crate::front::preparing::{self, Voice, Watch};
 use crate::history::{Error, Home};
 use crate::host::inventory::{self, Extras};
+use crate::rendezvous::StoreDoor;
 use crate::screen::{self, Screen, Style};
 use crate::secrets;
 use crate::views::errors;
@@ -63,6 +71,7 @@ use crate::views::errors;
 /// Runs the job and returns the exit code. The process must have only one thread.
 pub(crate) fn launch(mut spec: LaunchSpec, env: BTreeMap<String, String>) -> u8 {
     let token = token::complete(&mut spec);
+    torch::complete(&mut spec);
     let spec = Arc::new(spec);
     let style = talk(&spec).style();
     let result = if let Err(diagnostic) = token {
@@ -112,10 +121,12 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
         held.extend(leases);
         Ok(leased)
     };
-    let outline = prepare::outline(&spec.request, &inventory, &mut lease)?;
+    let mut outline = prepare::outline(&spec.request, &inventory, &mut lease)?;
+    torch::suppose_logs(&spec.request, &mut outline);
     let share = Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?;
+    let share = share.relaying(outline.ports.stores.get(2));
     // Not created: the plan shows a placeholder.
-    let (plan, _) = outline.complete(spec, &inventory, share, std::env::temp_dir().join("umiak-XXXXXX"));
+    let (plan, _) = outline.complete(spec, &inventory, share, std::env::temp_dir().join("umiak-XXXXXX"), None);
     talk(spec).console(&plan)?;
     for notice in &plan.notices {
         report(style, OutputMode::Human, notice);
@@ -147,11 +158,11 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let journal = None;
     // Threads come after the fork.
     let watch = Some(Watch::start(&sources, voice(spec, style))?);
-    let shown = Vec::new();
+    let (shown, store) = (Vec::new(), None);
     let mut around =
-        Around { spec: Arc::clone(spec), style, clock, sources, engine, scratch, screen, journal, shown, watch };
+        Around { spec: Arc::clone(spec), style, clock, sources, engine, scratch, screen, journal, store, shown, watch };
     let prepared = prepare(&mut around, env);
-    let Around { spec, mut sources, mut engine, scratch, screen, journal, shown, watch, .. } = around;
+    let Around { spec, mut sources, mut engine, scratch, screen, journal, store, shown, watch, .. } = around;
     drop(watch);
     let spec = &spec;
     let (mut door, plan) = match prepared {
@@ -177,7 +188,9 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let (talk, style) = (talk(spec), style.clone());
     // A launched job has its devices from the start.
     let pool = Pool::default();
-    let job = JobRun::new(None, machine, plan, pool);
+    let mut job = JobRun::new(None, machine, plan, pool);
+    let is_shared = spec.request.nodes != Nodes::One;
+    job.stores = store.into_iter().map(|StoreDoor { stores, id, .. }| JobStore::new(stores, id, is_shared)).collect();
     let run = driver::Run::new(talk, style, clock, sources, screen, recorder);
     let mut driver = Driver::of_job(run, Box::new(engine), Box::new(door), job);
     driver.announce(&notices)?;
@@ -205,7 +218,7 @@ fn code_style(spec: &LaunchSpec) -> CodeStyle {
 
 fn machine(spec: &LaunchSpec, plan: &Plan, is_shared: bool) -> Machine {
     let machine = Machine::new(plan.job.clone(), code_style(spec), fastrand::u64(..));
-    let mut machine = machine.ranks_from(plan.first_rank()).numbered(plan.numbers());
+    let mut machine = machine.ranks_from(plan.first_rank()).numbered(plan.numbers()).joining_at(plan.attempt);
     restart::expect_elsewhere(&mut machine, plan);
     if is_shared {
         machine.share();
@@ -248,6 +261,8 @@ struct Around<'a> {
     screen: Screen,
     /// Begun early if the name of the run is needed.
     journal: Option<Result<Journal, Error>>,
+    /// Torch's store, if this node hosts it.
+    store: Option<StoreDoor>,
     /// Notices that were shown and are not recorded yet.
     shown: Vec<Diagnostic>,
     /// Reads signals while this thread prepares.
@@ -340,37 +355,47 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
     let inventory = inventory::gather(env, Extras::of(&spec.request));
     // Registered before it exists, so that it is removed even if this process is killed.
     around.engine.remove_at_end(around.scratch.candidates());
-    let taken = match take(around, &inventory) {
+    let mut taken = match take(around, &inventory) {
         Err(diagnostic) if matches!(spec.request.nodes, Nodes::List { .. } | Nodes::Master { .. }) => {
             around.hear_signals()?;
             return Err(refuse(around, &inventory, diagnostic));
         }
         taken => taken?,
     };
-    let (share, peers) = if spec.request.nodes == Nodes::One {
+    store::open(around, &taken)?;
+    let relay = relay::open(&around.spec.request, taken.outline.layout.address, &mut taken.outline.ports)?;
+    let spec = Arc::clone(&around.spec);
+    let (share, peers, start) = if spec.request.nodes == Nodes::One {
         let outline = &taken.outline;
-        (Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?, None)
+        (Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?, None, None)
     } else {
         around.hear_signals()?;
-        let (share, peers) = peers::meet(around, &inventory, &taken.outline)?;
+        let (share, peers, start) = peers::meet(around, &inventory, &taken.outline)?;
         around.leave_signals()?;
-        (share, Some(peers))
+        (share, Some(peers), Some(start))
     };
+    let attempt = start.as_ref().map_or(FIRST_ATTEMPT, |start| start.attempt);
+    let begun = relay::begin(relay, share);
+    around.begin_record(peers.as_ref());
     let spec = Arc::clone(&around.spec);
-    let Completed { plan, run, log_dir, pod_log } = match complete(&spec, &inventory, taken, share) {
+    let taken = torch::choose_logs(around, taken);
+    let completed = taken.and_then(|taken| {
+        let (share, relay) = begun?;
+        Ok((complete(&spec, &inventory, taken, share, start.as_deref())?, relay))
+    });
+    let (Completed { plan, run, log_dir, pod_log }, relay) = match completed {
         Ok(completed) => completed,
         Err(diagnostic) => {
             return Err(match peers {
-                Some(peers) => peers.give_up(diagnostic).into(),
+                Some(peers) => peers.give_up(attempt, diagnostic).into(),
                 None => diagnostic.into(),
             });
         }
     };
-    around.begin_record(peers.as_ref());
     if let Err(interrupted) = around.hear_signals() {
         if let Some(peers) = peers {
             let signal = Some(interrupted.signal);
-            peers.stand(FIRST_ATTEMPT, Stage::Interrupted { signal, kill: false });
+            peers.stand(attempt, Stage::Interrupted { signal, kill: false });
             peers.finish();
         }
         return Err(interrupted.into());
@@ -385,13 +410,15 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
         pod_log,
         late_files: None,
         late_files_due: true,
-        told_attempt: FIRST_ATTEMPT,
+        told_attempt: attempt,
         peers,
         next: None,
+        relay,
         servers: None,
         logs: None,
         leaving: Leaving::NotYet,
         tell_at: None,
+        summary: None,
         why: None,
         places: Vec::new(),
     };
@@ -403,13 +430,19 @@ struct Completed {
     plan: Plan,
     run: Run,
     log_dir: log_dir::LogDirLock,
-    pod_log: PodLog,
+    pod_log: Option<PodLog>,
 }
 
 /// The plan with every node's share, and the files that ranks expect.
-fn complete(spec: &LaunchSpec, inventory: &Inventory, taken: Taken, share: Share) -> Result<Completed, Diagnostic> {
+fn complete(
+    spec: &LaunchSpec,
+    inventory: &Inventory,
+    taken: Taken,
+    share: Share,
+    start: Option<&Start>,
+) -> Result<Completed, Diagnostic> {
     let Taken { outline, mut log_dir, shared, directory } = taken;
-    let (mut plan, run) = outline.complete(spec, inventory, share, directory);
+    let (mut plan, run) = outline.complete(spec, inventory, share, directory, start);
     talk(spec).console(&plan)?;
     plan.notices.extend(shared);
     info!(
@@ -421,7 +454,7 @@ fn complete(spec: &LaunchSpec, inventory: &Inventory, taken: Taken, share: Share
         notices = plan.notices.len(),
         "planned"
     );
-    if !matches!(spec.request.nodes, Nodes::One) {
+    if !matches!(spec.request.nodes, Nodes::One) && spec.request.torch.is_none() {
         log_dir.take_first_log(&plan)?;
     }
     prepare::write_files(&spec.request, inventory, &mut plan)?;
@@ -441,7 +474,10 @@ fn take(around: &mut Around<'_>, inventory: &Inventory) -> Result<Taken, Diagnos
     let mut outline = prepare::outline(&around.spec.request, inventory, &mut |request| {
         around.engine.lease_ports(StepIndex::default(), request)
     })?;
-    let log_dir = log_dir::take(around, &mut outline)?;
+    let log_dir = match around.spec.request.torch {
+        Some(_) => log_dir::LogDirLock::default(),
+        None => log_dir::take(around, &mut outline)?,
+    };
     let shared = lease_gpus(&mut around.engine, &outline.layout.assignment.gpus(inventory))?;
     let directory = around.scratch.make()?;
     Ok(Taken { outline, log_dir, shared, directory })
@@ -475,10 +511,13 @@ fn lease_gpus(engine: &mut Local, gpus: &[(u32, String)]) -> Result<Option<Diagn
     }))
 }
 
-fn open_pod_log(request: &Request, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {
+fn open_pod_log(request: &Request, inventory: &Inventory, plan: &Plan) -> Result<Option<PodLog>, Diagnostic> {
+    if request.paddle.is_none() {
+        return Ok(None);
+    }
     let path = plan.logs.dir().join(pod_log_name(plan));
     preparing::at(&path);
     let mut log = PodLog::open(&path).map_err(|error| prepare::file_error(&path, &error))?;
     log.lines(&umiak_core::plan::paddle_lines::at_start(request, inventory, plan));
-    Ok(log)
+    Ok(Some(log))
 }

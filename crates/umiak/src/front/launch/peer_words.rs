@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::driver::short_signal;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::machine::round::messages::{Answer, Expects, Loss, NodeName, Refusal, RefusalKind, Waiting, Why};
+use umiak_core::machine::round::messages::{Answer, Expects, NodeName, Refusal, RefusalKind, Waiting, Why};
 
 use crate::screen::style::duration;
 
@@ -15,7 +15,14 @@ const LISTED: usize = 64;
 
 /// `joined 6/8, missing 10.0.0.7 (no route), 10.0.0.8 (other token)`.
 pub(super) fn waiting(waiting: &Waiting) -> String {
-    let mut text = format!("joined {}/{}", waiting.joined, waiting.of);
+    let mut text = match (waiting.most, waiting.window) {
+        (None, _) => format!("joined {}/{}", waiting.joined, waiting.of),
+        (Some(most), None) => format!("joined {} of {} to {most}", waiting.joined, waiting.of),
+        (Some(most), Some(window)) => {
+            let left = duration(window);
+            format!("joined {} of {} to {most}, waiting {left} for others", waiting.joined, waiting.of)
+        }
+    };
     let named: Vec<String> = waiting
         .missing
         .iter()
@@ -33,6 +40,12 @@ pub(super) fn waiting(waiting: &Waiting) -> String {
         more if more > NAMED => format!("{text} and {} more", more - NAMED),
         _ => text,
     }
+}
+
+/// This node does not take part yet.
+pub(super) fn spare(nodes: u32) -> String {
+    let plural = if nodes == 1 { "" } else { "s" };
+    format!("the job runs on {nodes} other node{plural}; this one joins when it is needed")
 }
 
 /// A short form for the status line.
@@ -78,9 +91,8 @@ pub(super) fn interrupted(by: &NodeName, signal: Option<i32>) -> String {
     format!("{what} on node {}", node(by))
 }
 
-/// `192.168.0.2 (gpu-b)`.
 pub(super) fn node(node: &NodeName) -> String {
-    format!("{} ({})", node.address, node.host)
+    node.to_string()
 }
 
 /// A list of nodes; of a long one, the first place where it differs from the other list.
@@ -98,6 +110,7 @@ fn nodes(expects: &Expects, other: &Expects) -> String {
         Expects::List(list) => list.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(","),
         Expects::Count { nodes, sort_ip: true } => format!("{nodes}, with `--sort_ip`"),
         Expects::Count { nodes, sort_ip: false } => nodes.to_string(),
+        Expects::Range { min, max } => format!("{min}:{max}"),
     }
 }
 
@@ -134,7 +147,7 @@ fn explain(
                 (Expects::Count { nodes: ours, .. }, Expects::Count { nodes: theirs, .. }) if ours == theirs => {
                     ("only some nodes have `--sort_ip`", "give it to all nodes, or to none")
                 }
-                (Expects::Count { .. }, Expects::Count { .. }) => {
+                (Expects::Count { .. } | Expects::Range { .. }, Expects::Count { .. } | Expects::Range { .. }) => {
                     ("the numbers of nodes differ", "give every node the same `--nnodes`")
                 }
                 _ => ("only some nodes have a list of nodes", "give every node the same list, or none of them"),
@@ -176,6 +189,8 @@ fn explain(
         }
         Refusal::Full { nodes } => new(code, format!("all {nodes} nodes have already joined"))
             .hint("for a second job, choose another port in `--master`"),
+        Refusal::GivenUp => new(code, format!("{guest} was lost for too long, and the job has gone on without it"))
+            .hint("start it again there: it joins as a new node"),
         Refusal::TooLate => new(code, "the job has started without this node, or is over".to_owned())
             .hint("stop it on all nodes and start it again; for a second job, use another `--job_id`"),
     }
@@ -213,13 +228,14 @@ pub(super) fn not_reached(answer: &Answer, at: &str) -> Diagnostic {
 /// Why all nodes stop, if no rank is named. `None` for a requested stop.
 pub(super) fn why(why: &Why) -> Option<Diagnostic> {
     Some(match why {
-        Why::Interrupted { .. } => return None,
+        // The next attempt says that nodes have joined.
+        Why::Interrupted { .. } | Why::Joined { .. } => return None,
         Why::RankFailed { node: name, .. } => {
             Diagnostic::error(Code::R0004, format!("a rank failed on node {}, which sent no details", node(name)))
                 .hint("check its console and its logs")
         }
         Why::NodeLost { node: name, how } => {
-            Diagnostic::error(Code::R0004, format!("node {} was lost: {}", node(name), loss(*how)))
+            Diagnostic::error(Code::R0004, format!("node {} was lost: {}", node(name), how))
                 .hint("check its console, its kernel log and the network between the nodes")
         }
         Why::Unable { node: name, why } => {
@@ -241,20 +257,7 @@ pub(super) fn why(why: &Why) -> Option<Diagnostic> {
         }
         Why::Hung => Diagnostic::error(Code::R0013, "no rank of any node made progress")
             .hint("`umiak explain` on the coordinator's node shows what the ranks were doing"),
-        Why::CoordinatorLost { how } => {
-            Diagnostic::error(Code::R0005, format!("the coordinator was lost: {}", loss(*how)))
-                .hint("check its console, its kernel log and the network between the nodes")
-        }
+        Why::CoordinatorLost { how } => Diagnostic::error(Code::R0005, format!("the coordinator was lost: {how}"))
+            .hint("check its console, its kernel log and the network between the nodes"),
     })
-}
-
-fn loss(how: Loss) -> String {
-    match how {
-        Loss::Killed => "its umiak was killed".to_owned(),
-        Loss::Silent { after } => format!("no message from it for {}", duration(after)),
-        Loss::Disconnected { after } => {
-            format!("its connection broke and was not restored within {}", duration(after))
-        }
-        Loss::Refused => "nothing listens there anymore".to_owned(),
-    }
 }

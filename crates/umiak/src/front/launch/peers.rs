@@ -10,12 +10,13 @@ use crate::rendezvous::{self, Gather, Host, LogDirMark, Net, NetOrder, NetReport
 use crate::screen::{Activity, StatusLine};
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::Outcome;
 use umiak_core::machine::exit_code::{self, STOPPED};
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::messages::{JobKind, Join, Refusal, Stage, Standing, Start, Why};
-use umiak_core::model::{Endpoint, FIRST_ATTEMPT, Nodes, OutputMode, Port};
+use umiak_core::model::{Endpoint, FIRST_ATTEMPT, Nodes, OutputMode, Port, StoreHost};
 use umiak_core::plan::paddle_lines::copy_to_others;
 use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
@@ -45,6 +46,8 @@ pub(super) struct Peers {
     pub(super) gathers: bool,
     /// For sending this node's logs to the coordinator.
     logs: Option<LogsOptions>,
+    /// Where ranks of all nodes find the coordinator.
+    meets_at: (String, Option<Port>),
 }
 
 impl Peers {
@@ -62,6 +65,7 @@ impl Peers {
             let command = spec.command_for_others(Endpoint { address: place.address, port });
             around.screen.talk(format!("{}\n", copy_to_others(&command)));
         }
+        let meets_at = place.reached_at(&spec.request.nodes);
         let may_start = matches!(stage, Stage::Ready(_));
         if may_start && spec.own.token.is_none() && !place.is_loopback() {
             let notice =
@@ -98,6 +102,7 @@ impl Peers {
                 settle: job.settle,
                 hang: job.hang,
                 restart: job.restart,
+                window: spec.request.elastic.as_ref().map(|elastic| elastic.window).unwrap_or_default(),
                 seed: fastrand::u64(..),
             },
             describe: format!(
@@ -107,6 +112,7 @@ impl Peers {
                 std::process::id()
             ),
             gather,
+            store: around.store.clone(),
         });
         let join = Join {
             launch,
@@ -114,7 +120,7 @@ impl Peers {
             address: place.address,
             host: inventory.hostname.clone(),
             expects: place.expects,
-            kind: JobKind::of(&spec.request.mode),
+            kind: JobKind::of(&spec.request),
             rank: spec.request.node_rank,
             uneven: spec.request.may_be_uneven(),
             logs: spec.own.gather_logs,
@@ -130,7 +136,7 @@ impl Peers {
             clock: around.clock,
         };
         let net = Net::start(options).map_err(|error| Diagnostic::failed("start its network thread", &error))?;
-        Ok(Self { net, at: place.at, is_host, gathers, logs })
+        Ok(Self { net, at: place.at, is_host, gathers, logs, meets_at })
     }
 
     /// Waits until all nodes have joined. A signal ends the wait on all nodes.
@@ -192,7 +198,7 @@ impl Peers {
                     around.engine.hold(socket.as_fd(), frame);
                     continue;
                 }
-                NetReport::Gather(_) | NetReport::Ended => continue,
+                NetReport::Started { .. } | NetReport::Gather(_) | NetReport::Ended => continue,
                 NetReport::Broken(why) => {
                     let error = Diagnostic::error(Code::L0016, "the connection to the other nodes failed");
                     return Err(error.row("reason", why).into());
@@ -206,6 +212,7 @@ impl Peers {
                     };
                 }
                 News::Waiting(waiting) => shown.text = peer_words::waiting(&waiting),
+                News::Spare { nodes } => shown.text = peer_words::spare(nodes),
                 News::Start(start) => {
                     let own = around.spec.request.policy.restart.max;
                     if let Some(restarts) = start.restarts.filter(|restarts| *restarts != own) {
@@ -216,6 +223,10 @@ impl Peers {
                 News::Refused(refusal) => return Err(peer_words::refused(&refusal).into()),
                 News::TurnedAway(answer) => return Err(peer_words::turned_away(&answer, &self.at).into()),
                 News::TimeUp(answer) => return Err(peer_words::not_reached(&answer, &self.at).into()),
+                News::Decision(decision) if decision.outcome == Outcome::Succeeded => {
+                    around.say("the job has succeeded on other nodes");
+                    return Err(NotRun::Code(0));
+                }
                 News::Decision(decision) => return Err(ended_before(around, decision.why.as_ref())),
                 News::Lost(how) => return Err(ended_before(around, Some(&Why::CoordinatorLost { how }))),
                 News::Stop(_)
@@ -256,8 +267,8 @@ impl Peers {
     }
 
     /// All nodes have met, and this one cannot start: they end with its reason.
-    pub(super) fn give_up(self, why: Diagnostic) -> Diagnostic {
-        self.stand(FIRST_ATTEMPT, Stage::Unable { why: why.message.clone() });
+    pub(super) fn give_up(self, attempt: u32, why: Diagnostic) -> Diagnostic {
+        self.stand(attempt, Stage::Unable { why: why.message.clone() });
         self.finish();
         why
     }
@@ -285,17 +296,23 @@ fn ended_before(around: &Around<'_>, why: Option<&Why>) -> NotRun {
     told.unwrap_or_else(|| peer_words::refused(&Refusal::TooLate)).into()
 }
 
-/// Joins the other nodes, and returns when all have joined.
+/// Joins the other nodes, and returns when all have joined, with the attempt that begins.
 pub(super) fn meet(
     around: &mut Around<'_>,
     inventory: &Inventory,
     outline: &Outline,
-) -> Result<(Share, Peers), NotRun> {
+) -> Result<(Share, Peers, Box<Start>), NotRun> {
     let offer = plan::offer(&outline.layout, &outline.ports);
     let (peers, start) = Peers::join(around, inventory, Stage::Ready(offer), &outline.log_dir)?.wait(around)?;
+    if let StoreHost::Agent { host: None, port: None } = around.spec.request.store {
+        let mut spec = (*around.spec).clone();
+        let (host, port) = peers.meets_at.clone();
+        spec.request.store = StoreHost::Agent { host: Some(host), port };
+        around.spec = Arc::new(spec);
+    }
     match Share::of(&around.spec.request, &outline.layout, &start) {
-        Ok(share) => Ok((share, peers)),
-        Err(diagnostic) => Err(peers.give_up(diagnostic).into()),
+        Ok(share) => Ok((share, peers, start)),
+        Err(diagnostic) => Err(peers.give_up(start.attempt, diagnostic).into()),
     }
 }
 

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use umiak_core::contract::Topology;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::LaunchSpec;
+use umiak_core::machine::round::messages::Start;
 use umiak_core::model::{Crew, FIRST_ATTEMPT, Generation, Mode, Part, Port, PortRequest, Request};
 use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
@@ -44,7 +46,11 @@ pub(super) fn outline(request: &Request, inventory: &Inventory, lease: &mut Leas
     let files = inventory::look_up(&asked, &inventory.env);
     let command = command::resolve(&asked, &files)?;
     let layout = plan::layout(request, inventory)?;
-    let log_dir = std::path::absolute(&request.logs.dir).map_err(|error| log_dir_error(&request.logs.dir, &error))?;
+    let log_dir = match &request.torch {
+        // Chosen later: it depends on the run.
+        Some(_) => request.logs.dir.clone(),
+        None => std::path::absolute(&request.logs.dir).map_err(|error| log_dir_error(&request.logs.dir, &error))?,
+    };
     let mut notices = Vec::new();
     let ports = Leasing { request, layout: &layout, lease, notices: &mut notices }.all()?;
     Ok(Outline { layout, ports, command, log_dir, notices })
@@ -58,11 +64,13 @@ impl Outline {
         inventory: &Inventory,
         share: Share,
         scratch: PathBuf,
+        start: Option<&Start>,
     ) -> (Plan, Run) {
         let Self { layout, command, log_dir, notices, .. } = self;
         let directory = std::env::current_dir().unwrap_or_default();
         let pod_name = std::iter::repeat_with(fastrand::lowercase).take(6).collect();
-        let run = Run { pod_name, scratch, directory, log_dir, command, attempt: FIRST_ATTEMPT };
+        let (attempt, last) = start.map_or((FIRST_ATTEMPT, None), |start| (start.attempt, start.last));
+        let run = Run { pod_name, scratch, directory, log_dir, command, attempt, last };
         let mut plan = plan::finish(&spec.request, inventory, layout, share, &run);
         plan.notices.splice(0..0, spec.notices.iter().cloned());
         plan.notices.extend(notices);
@@ -90,7 +98,8 @@ pub(super) fn outline_again(
 /// Ports that the last attempt did not have, if possible: a range may have no others. Notices about the choice were
 /// shown at the first attempt.
 fn fresh_ports(request: &Request, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, Diagnostic> {
-    let stores = [last.topology().paddle_store.port, last.topology().torch_store.port];
+    let Topology { paddle_store, relayed_store, torch_store, .. } = last.topology();
+    let stores = [paddle_store, torch_store].into_iter().chain(relayed_store).map(|store| store.port);
     let old: Vec<Port> = endpoints(last).chain(stores).collect();
     let mut take = || Leasing { request, layout, lease: &mut *lease, notices: &mut Vec::new() }.all();
     let ports = take()?;
@@ -153,6 +162,7 @@ impl Leasing<'_, '_> {
             };
             stores.splice(0..0, self.exactly(port, source)?);
         }
+        stores.extend(self.relayed()?);
         let (mut named, mut chosen) = (named.into_iter(), chosen.into_iter());
         let seats = self.layout.seats.iter();
         let endpoints = seats.filter_map(|seat| if seat.port.is_some() { named.next() } else { chosen.next() });
@@ -163,7 +173,16 @@ impl Leasing<'_, '_> {
     fn stores_again(&mut self, last: &Plan) -> Result<Vec<Port>, Diagnostic> {
         let kept = self.layout.store.map(|_| last.topology().paddle_store.port);
         let fresh = self.take(plan::STORES - u16::from(kept.is_some()), PortRange::Anywhere)?;
-        Ok(kept.into_iter().chain(fresh).collect())
+        Ok(kept.into_iter().chain(fresh).chain(self.relayed()?).collect())
+    }
+
+    /// The port of Paddle's store behind a relay, if there is one.
+    fn relayed(&mut self) -> Result<Vec<Port>, Diagnostic> {
+        let place = match self.place() {
+            within @ PortRange::Within { .. } => within,
+            PortRange::Anywhere | PortRange::Rather { .. } | PortRange::Exactly { .. } => PortRange::Anywhere,
+        };
+        if self.request.store_relay { self.take(1, place) } else { Ok(Vec::new()) }
     }
 
     fn place(&self) -> PortRange {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::{Event, Machine};
-use umiak_core::machine::round::messages::{Stage, Start};
+use umiak_core::machine::round::messages::{LastAttempt, Stage, Start};
 use umiak_core::model::{Part, StepIndex};
 use umiak_core::plan::{self, Layout, Plan, Run, Share};
 
 use super::door::LaunchDoor;
-use super::prepare;
+use super::relay::Waiting;
+use super::{prepare, relay};
 use crate::driver::Core;
 use crate::engine::{Engine, NotLeased, Swept};
 
@@ -21,22 +22,27 @@ impl LaunchDoor {
             self.stand_unable(attempt, "processes of the last attempt are still running");
             return core.job.queue(Event::Prepared { attempt, ready: false });
         }
+        // Connections of the last attempt end.
+        (self.relay, self.next) = (None, None);
         let mut is_lost = false;
         let mut lease = |request| {
             let leased = engine.lease_ports(StepIndex::default(), request);
             leased.inspect_err(|error| is_lost = matches!(error, NotLeased::Lost(_)))
         };
         let outline = prepare::outline_again(&self.spec.request, &self.inventory, &core.job.plan, &mut lease);
-        let prepared = outline.and_then(|(layout, ports)| match &self.peers {
-            None => {
-                let share = Share::without_others(&self.spec.request, &self.inventory, &layout, &ports)?;
-                self.plan_next(core, attempt, layout, share).map(|()| true)
-            }
-            // Wait for the other nodes.
-            Some(peers) => {
-                peers.stand(attempt, Stage::Ready(plan::offer(&layout, &ports)));
-                self.next = Some(layout);
-                Ok(false)
+        let prepared = outline.and_then(|(layout, mut ports)| {
+            let relay = relay::open(&self.spec.request, layout.address, &mut ports)?;
+            match &self.peers {
+                None => {
+                    let share = Share::without_others(&self.spec.request, &self.inventory, &layout, &ports)?;
+                    self.plan_next(core, (attempt, None), (layout, relay), share).map(|()| true)
+                }
+                // Wait for the other nodes.
+                Some(peers) => {
+                    peers.stand(attempt, Stage::Ready(plan::offer(&layout, &ports)));
+                    self.next = Some((layout, relay));
+                    Ok(false)
+                }
             }
         });
         match prepared {
@@ -55,19 +61,27 @@ impl LaunchDoor {
 
     /// Plans the next attempt once all nodes are ready.
     pub(super) fn plan_with(&mut self, core: &mut Core<'_>, start: &Start) -> Result<(), Diagnostic> {
-        let Some(layout) = self.next.take() else { return Ok(()) };
+        let Some((layout, relay)) = self.next.take() else { return Ok(()) };
         let share = Share::of(&self.spec.request, &layout, start)?;
-        self.plan_next(core, start.attempt, layout, share)
+        self.plan_next(core, (start.attempt, start.last), (layout, relay), share)
     }
 
-    fn plan_next(&mut self, core: &mut Core<'_>, attempt: u32, layout: Layout, share: Share) -> Result<(), Diagnostic> {
+    fn plan_next(
+        &mut self,
+        core: &mut Core<'_>,
+        (attempt, last): (u32, Option<LastAttempt>),
+        (layout, relay): (Layout, Option<Waiting>),
+        share: Share,
+    ) -> Result<(), Diagnostic> {
         self.join_late_files();
-        let run = Run { attempt, ..self.run.clone() };
+        let (share, relay) = relay::begin(relay, share)?;
+        let run = Run { attempt, last, ..self.run.clone() };
         let mut plan = plan::finish(&self.spec.request, &self.inventory, layout, share, &run);
         plan.notices.clear();
         prepare::write_files(&self.spec.request, &self.inventory, &mut plan)?;
-        (core.job.plan, self.run) = (Arc::new(plan), run);
+        (core.job.plan, self.run, self.relay) = (Arc::new(plan), run, relay);
         self.late_files = prepare::write_late_files(&self.inventory, &core.job.plan);
+        core.job.machine.rename(core.job.plan.first_rank(), core.job.plan.numbers());
         expect_elsewhere(&mut core.job.machine, &core.job.plan);
         core.job.now.begin_attempt();
         (self.why, self.places) = (None, Vec::new());

@@ -3,7 +3,8 @@
 use std::os::fd::AsFd;
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Fact, Subject};
+use umiak_core::diagnose::End;
+use umiak_core::facts::{Evidence, Fact, Subject};
 use umiak_core::machine::job::{Event, Stand};
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::limits::ANSWER;
@@ -28,6 +29,11 @@ impl LaunchDoor {
                 }
                 NetReport::RefusedMore { count } => core.notice(&peer_words::refused_more(count)),
                 NetReport::Lifeline { socket, frame } => engine.hold(socket.as_fd(), frame),
+                NetReport::Started { node, pids } => {
+                    if let Some(store) = core.job.stores.first_mut() {
+                        store.know(node, pids);
+                    }
+                }
                 NetReport::Gather(news) => self.hear_gatherer(core, &news),
                 NetReport::Ended => self.peers_ended(),
                 NetReport::Broken(_) => self.lose_coordinator(core, Loss::Killed),
@@ -60,6 +66,7 @@ impl LaunchDoor {
             }
             News::Back => core.say(|style| words::nodes(style, "the coordinator is reachable again")),
             News::Waiting(waiting) => Self::show_waiting(core, peer_words::waiting(&waiting)),
+            News::Spare { nodes } => Self::show_waiting(core, peer_words::spare(nodes)),
             News::Unreached(answer) => {
                 let text = format!("no connection to the coordinator ({})", peer_words::short(&answer));
                 core.say(|style| words::nodes(style, &text));
@@ -103,7 +110,8 @@ impl LaunchDoor {
             Stand::Failed => Stage::Failed { waited: core.job.has_waited() },
             Stand::Interrupted { signal, kill } => Stage::Interrupted { signal, kill },
             Stand::Told(ends) => {
-                let told = ends.into_iter().map(|end| Told { place: self.rank_place(core, &end.subject), end });
+                let place = |end: &End| self.rank_place(core, &end.subject, end.evidence.as_ref());
+                let told = ends.into_iter().map(|end| Told { place: place(&end), end });
                 Stage::Told(told.collect())
             }
         };
@@ -114,8 +122,8 @@ impl LaunchDoor {
         }
     }
 
-    fn rank_place(&self, core: &Core<'_>, subject: &Subject) -> RankPlace {
-        let place = self.own_place(core, subject);
+    fn rank_place(&self, core: &Core<'_>, subject: &Subject, evidence: Option<&Evidence>) -> RankPlace {
+        let place = self.own_place(core, subject, evidence);
         RankPlace {
             rank: subject.rank.map_or(0, |rank| rank.0),
             host: place.host,

@@ -9,7 +9,7 @@ use crate::screen::Style;
 use crate::screen::style::ranges;
 
 /// The parts of the `Planned` line.
-pub(super) fn planned(plan: &Plan, log_dir: &str, run: Option<String>) -> Vec<String> {
+pub(super) fn planned(plan: &Plan, log_dir: Option<String>, run: Option<String>) -> Vec<String> {
     let nodes = plan.topology().nodes.len();
     let mut parts = vec![format!("{} on {nodes} node{}", everywhere(plan), if nodes == 1 { "" } else { "s" })];
     if nodes > 1 {
@@ -20,8 +20,13 @@ pub(super) fn planned(plan: &Plan, log_dir: &str, run: Option<String>) -> Vec<St
     if let Some(kind) = plan.topology().device_kind.filter(|_| !devices.is_empty()) {
         parts.push(format!("{} {devices}", kind.word()));
     }
-    parts.push(endpoints(plan));
-    parts.push(format!("logs {log_dir}"));
+    match plan.topology() {
+        topology if topology.agent_store && plan.streams.is_some() => {
+            parts.push(format!("store {}", topology.torch_store));
+        }
+        _ => parts.push(endpoints(plan)),
+    }
+    parts.extend(log_dir.map(|dir| format!("logs {dir}")));
     parts.extend(run);
     parts
 }
