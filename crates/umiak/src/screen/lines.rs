@@ -57,6 +57,7 @@ impl Lines {
 /// The output of one replica among several.
 #[derive(Debug)]
 pub(super) struct Prefixed {
+    /// Empty if lines have no prefix. Such a line that is redrawn with `\r`, as by a progress bar, is shown as it is drawn.
     prefix: Vec<u8>,
     lines: Lines,
     /// Show only the last state of a line that was redrawn with `\r`, as a terminal does.
@@ -79,15 +80,16 @@ impl Prefixed {
             if !std::mem::take(is_open) {
                 out.extend_from_slice(prefix);
             }
-            out.extend_from_slice(if *is_drawn { last_state(line) } else { line });
+            out.extend_from_slice(if *is_drawn && !prefix.is_empty() { last_state(line) } else { line });
             out.push(b'\n');
         });
         out
     }
 
-    /// The unfinished line, if it may be a prompt.
+    /// The unfinished line, if it may be a prompt or a progress bar.
     pub(super) fn prompt(&mut self) -> Vec<u8> {
-        if !self.is_interactive || self.lines.partial.is_empty() {
+        let is_bar = self.prefix.is_empty() && self.lines.partial.contains(&b'\r');
+        if !(self.is_interactive || is_bar) || self.lines.partial.is_empty() {
             return Vec::new();
         }
         let begin = if std::mem::replace(&mut self.is_open, true) { Vec::new() } else { self.prefix.clone() };
@@ -149,6 +151,16 @@ mod tests {
         assert_eq!(named(true, false).feed(b"\r 10%\r100%\r\n"), b"a | 100%\n");
         assert_eq!(named(true, false).feed(b"plain\r\n"), b"a | plain\n");
         assert_eq!(named(false, false).feed(b" 10%\r100%\n"), b"a |  10%\r100%\n", "bytes in a file");
+    }
+
+    #[test]
+    fn a_bar_without_a_prefix_is_shown_as_it_is_drawn() {
+        let mut lines = Prefixed::new(Vec::new(), true, false);
+        assert_eq!(lines.feed(b"epoch 1\npart"), b"epoch 1\n");
+        assert_eq!(lines.prompt(), b"", "the rest of the line may follow");
+        assert_eq!((lines.feed(b"ial\n\r 10%"), lines.prompt()), (b"partial\n".to_vec(), b"\r 10%".to_vec()));
+        assert_eq!((lines.feed(b"\r 20%"), lines.prompt()), (Vec::new(), b"\r 20%".to_vec()));
+        assert_eq!(lines.feed(b"\r100%\n"), b"\r100%\n");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use umiak_core::model::Stream;
 use umiak_sys::wait::read_at;
 use umiak_sys::watch::{Watch, Watched};
 use umiak_sys::{logger, regular};
@@ -47,6 +48,7 @@ enum Attention {
 #[derive(Debug)]
 struct Mirror {
     key: u64,
+    stream: Stream,
     /// If several are shown.
     lines: Option<Prefixed>,
     file: File,
@@ -55,9 +57,14 @@ struct Mirror {
     path: PathBuf,
     /// The number that this file gets when it is rotated: one more than the last.
     number: u64,
+    /// As it was at the last poll.
+    stamp: Option<Stamp>,
     /// It is in the list of files to read.
     is_due: bool,
 }
+
+/// What changes when a file is written, rotated or removed: its size, its links and the time of the last change.
+type Stamp = (u64, u64, i64, i64);
 
 /// All mirrored files.
 #[derive(Debug, Default)]
@@ -65,21 +72,32 @@ pub(super) struct Mirrors {
     all: Vec<Mirror>,
     watch: Option<Watch>,
     watched: HashMap<Watched, usize>,
+    /// The last poll.
+    looked: Option<Instant>,
+    /// The last poll at which files that looked the same were read too.
+    read: Option<Instant>,
     /// Files to read, in the order in which they were written.
     due: VecDeque<usize>,
 }
 
 impl Mirrors {
     /// Follows the output of this replica in `path`, from `offset`.
-    pub(super) fn follow(&mut self, key: u64, lines: Option<Prefixed>, path: &Path, offset: u64) -> io::Result<()> {
+    pub(super) fn follow(
+        &mut self,
+        (key, stream): (u64, Stream),
+        lines: Option<Prefixed>,
+        path: &Path,
+        offset: u64,
+    ) -> io::Result<()> {
         if self.all.len() == FEW {
             umiak_sys::limits::raise();
         }
         let number = logger::numbers(path).last().map_or(1, |last| last + 1);
         let attention = Attention::Young { since: Instant::now() };
         let file = open(path)?;
-        let mirror = Mirror { key, lines, file, attention, offset, path: path.to_owned(), number, is_due: false };
-        match self.find(key) {
+        let path = path.to_owned();
+        let mirror = Mirror { key, stream, lines, file, attention, offset, path, number, stamp: None, is_due: false };
+        match self.position(key, stream) {
             None => self.all.push(mirror),
             Some(index) => {
                 self.unwatch(index);
@@ -91,13 +109,19 @@ impl Mirrors {
         Ok(())
     }
 
-    fn find(&self, key: u64) -> Option<usize> {
-        self.all.iter().position(|mirror| mirror.key == key)
+    pub(super) fn position(&self, key: u64, stream: Stream) -> Option<usize> {
+        self.all.iter().position(|mirror| (mirror.key, mirror.stream) == (key, stream))
     }
 
-    /// The index of this replica, or all indices.
+    /// The indices of this replica's streams, or all indices.
     fn of(&self, key: Option<u64>) -> Vec<usize> {
-        key.map_or_else(|| (0..self.all.len()).collect(), |key| self.find(key).into_iter().collect())
+        let is_of = |index: &usize| key.is_none_or(|key| self.all[*index].key == key);
+        (0..self.all.len()).filter(is_of).collect()
+    }
+
+    /// The stream that is mirrored. The first one also if nothing is mirrored anymore.
+    pub(super) fn stream(&self, index: usize) -> Stream {
+        self.all.get(index).map_or(Stream::Out, |mirror| mirror.stream)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -124,8 +148,11 @@ impl Mirrors {
         matches!(self.all[index].attention, Attention::Ended)
     }
 
-    /// Lists the files to read: those that have changed, and those that are polled.
+    /// Lists the files to read: those that have changed, and those that are polled, if it is time for it. Each message
+    /// to the thread wakes it, and many files are followed with one message each.
     pub(super) fn hear(&mut self) {
+        let is_time = is_past(&mut self.looked, LOOK);
+        let is_read = is_time && is_past(&mut self.read, LOOK_UNWATCHED);
         let changed = self.watch.as_ref().map(Watch::changed).unwrap_or_default();
         for watched in changed.files {
             if let Some(index) = self.watched.get(&watched).copied() {
@@ -134,7 +161,7 @@ impl Mirrors {
         }
         for index in 0..self.all.len() {
             let is_looked_at = !matches!(self.all[index].attention, Attention::Watched(_) | Attention::Ended);
-            if changed.overflowed || is_looked_at {
+            if changed.overflowed || is_looked_at && is_time && (self.all[index].has_changed() || is_read) {
                 self.make_due(index);
             }
         }
@@ -247,12 +274,27 @@ impl Mirrors {
     }
 }
 
+/// True if this much time has passed, which then begins again.
+fn is_past(last: &mut Option<Instant>, interval: Duration) -> bool {
+    let is_past = last.is_none_or(|last| last.elapsed() >= interval);
+    if is_past {
+        *last = Some(Instant::now());
+    }
+    is_past
+}
+
 /// The rank may have replaced its log.
 fn open(path: &Path) -> io::Result<File> {
     regular::open_to_read(path)
 }
 
 impl Mirror {
+    /// True if it has changed since the last call. Not every file system sees a rotation in it.
+    fn has_changed(&mut self) -> bool {
+        let stamp = self.file.metadata().ok().map(|file| (file.len(), file.nlink(), file.ctime(), file.ctime_nsec()));
+        std::mem::replace(&mut self.stamp, stamp) != stamp
+    }
+
     /// Opens the next file, if this one has been rotated and read to its end.
     fn advance(&mut self) -> bool {
         let is_cut = |metadata: &std::fs::Metadata| {

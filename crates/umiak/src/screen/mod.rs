@@ -21,6 +21,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Diagnostic, shown_json};
+use umiak_core::model::Stream;
 use umiak_sys::terminal::is_foreground;
 use umiak_sys::wait::{Waker, readable};
 
@@ -85,10 +86,22 @@ pub struct Mirrored {
     /// Tells mirrors apart.
     pub key: u64,
     pub rank: u32,
-    /// With several replicas: its name, and the width of the longest name.
-    pub name: Option<(String, usize)>,
+    /// Stderr is mirrored to stderr, if it has a log of its own.
+    pub stream: Stream,
+    pub naming: Naming,
     /// It reads the caller's stdin, so that an unfinished line may be a prompt.
     pub is_interactive: bool,
+}
+
+/// What precedes the lines of a mirrored replica.
+#[derive(Debug)]
+pub enum Naming {
+    /// It is the only one: its output is copied unchanged.
+    Alone,
+    /// Its name, padded to the width of the longest name.
+    Name(String, usize),
+    /// This text, which may be empty.
+    Text(String),
 }
 
 /// The handle of the screen's thread.
@@ -222,8 +235,8 @@ struct Painter {
     mirrors: Mirrors,
     /// For one read of a log.
     buffer: Vec<u8>,
-    /// The mirror with an unfinished line on the screen, if lines have names.
-    open: Option<usize>,
+    /// The mirrors with an unfinished line, if lines have names: on stdout, and on stderr.
+    open: [Option<usize>; 2],
     status: Option<Box<StatusBlock>>,
     /// Messages held until the user's line is complete.
     held: Vec<String>,
@@ -232,8 +245,6 @@ struct Painter {
     last_draw: Option<Instant>,
     /// When something other than the status line was last shown.
     last_shown: Instant,
-    /// Mirrored output and our messages go to the same place.
-    mirror_meets_us: bool,
     /// The user's output there ends with a line feed.
     at_line_start: bool,
     is_stopping: Arc<AtomicBool>,
@@ -243,23 +254,17 @@ struct Painter {
 
 impl Painter {
     fn new(style: Style, mirror_to: MirrorTo, lost: Arc<Mutex<Option<io::Error>>>) -> Self {
-        let mirror_meets_us = match mirror_to {
-            MirrorTo::Stdout => style.streams_meet,
-            MirrorTo::Stderr => true,
-            MirrorTo::Nowhere => false,
-        };
         Self {
             style,
             mirror_to,
             mirrors: Mirrors::default(),
             buffer: vec![0; CHUNK],
-            open: None,
+            open: [None; 2],
             status: None,
             held: Vec::new(),
             drawn: Vec::new(),
             last_draw: None,
             last_shown: Instant::now(),
-            mirror_meets_us,
             at_line_start: true,
             is_stopping: Arc::default(),
             lost,
@@ -300,7 +305,10 @@ impl Painter {
                     }
                     Message::Follow { source, path, offset } => {
                         if self.mirror_to != MirrorTo::Nowhere {
-                            self.pump_to_end();
+                            // The file of the last attempt, which this one replaces.
+                            if let Some(index) = self.mirrors.position(source.key, source.stream) {
+                                self.pump_one_to_end(index);
+                            }
                             self.follow(source, &path, offset);
                         }
                     }
@@ -338,23 +346,43 @@ impl Painter {
     /// The time for which a tree of nodes stays on the terminal: output of the user waits, so that it is shown together
     /// with the next drawing. Otherwise, the tree would be seen only between two lines of output.
     fn still_for(&self) -> Option<Duration> {
-        let has_nodes = self.mirror_meets_us && self.drawn.len() > 1;
+        let has_nodes = self.meets_us(self.mirror_to) && self.drawn.len() > 1;
         self.last_draw.filter(|_| has_nodes).and_then(|last| REDRAW.checked_sub(last.elapsed()))
     }
 
+    /// Where a stream of a replica goes.
+    fn goes_to(&self, stream: Stream) -> MirrorTo {
+        match (self.mirror_to, stream) {
+            (MirrorTo::Stdout, Stream::Err) => MirrorTo::Stderr,
+            (to, _) => to,
+        }
+    }
+
+    /// True if output there and our messages are in the same place.
+    fn meets_us(&self, to: MirrorTo) -> bool {
+        match to {
+            MirrorTo::Stdout => self.style.streams_meet,
+            MirrorTo::Stderr => true,
+            MirrorTo::Nowhere => false,
+        }
+    }
+
     fn follow(&mut self, source: Mirrored, path: &Path, offset: u64) {
-        let is_terminal = match self.mirror_to {
+        let to = self.goes_to(source.stream);
+        let is_terminal = match to {
             MirrorTo::Stdout => io::stdout().is_terminal(),
             MirrorTo::Stderr => io::stderr().is_terminal(),
             MirrorTo::Nowhere => false,
         };
-        let is_coloured =
-            if self.mirror_to == MirrorTo::Stdout { self.style.colour_of_data } else { self.style.colour };
-        let Mirrored { key, rank, name, is_interactive } = source;
-        let lines = name.map(|(name, width)| {
-            Prefixed::new(lines::prefix(&name, width, rank, is_coloured).into_bytes(), is_terminal, is_interactive)
-        });
-        if let Err(error) = self.mirrors.follow(key, lines, path, offset) {
+        let is_coloured = if to == MirrorTo::Stdout { self.style.colour_of_data } else { self.style.colour };
+        let Mirrored { key, rank, stream, naming, is_interactive } = source;
+        let prefix = match naming {
+            Naming::Alone => None,
+            Naming::Name(name, width) => Some(lines::prefix(&name, width, rank, is_coloured)),
+            Naming::Text(text) => Some(text),
+        };
+        let lines = prefix.map(|prefix| Prefixed::new(prefix.into_bytes(), is_terminal, is_interactive));
+        if let Err(error) = self.mirrors.follow((key, stream), lines, path, offset) {
             let path = path.display();
             self.held.push(format!("the output in {path} cannot be shown ({error}); the job continues\n"));
         }
@@ -376,11 +404,15 @@ impl Painter {
     /// Mirrors everything that is in the files now. What has ended ends its line.
     fn pump_to_end(&mut self) {
         for index in 0..self.mirrors.len() {
-            let end = self.mirrors.end(index);
-            while self.pump_once(index, end) {}
-            if index < self.mirrors.len() && self.mirrors.has_ended(index) {
-                self.end_line(index);
-            }
+            self.pump_one_to_end(index);
+        }
+    }
+
+    fn pump_one_to_end(&mut self, index: usize) {
+        let end = self.mirrors.end(index);
+        while self.pump_once(index, end) {}
+        if index < self.mirrors.len() && self.mirrors.has_ended(index) {
+            self.end_line(index);
         }
     }
 
@@ -393,7 +425,7 @@ impl Painter {
         let mut buffer = std::mem::take(&mut self.buffer);
         let count = self.mirrors.read(index, end, &mut buffer);
         let is_shown = match self.mirrors.lines(index) {
-            None => self.show(&buffer[..count]),
+            None => self.show(self.mirrors.stream(index), &buffer[..count]),
             Some(lines) => {
                 let out = if count == 0 { lines.prompt() } else { lines.feed(&buffer[..count]) };
                 self.show_named(index, &out)
@@ -413,35 +445,54 @@ impl Painter {
     /// Shows lines of one replica among several. An open line of another is ended first.
     fn show_named(&mut self, index: usize, out: &[u8]) -> bool {
         let Some(last) = out.last() else { return true };
-        if let Some(open) = self.open.filter(|open| *open != index) {
-            self.mirrors.lines(open).into_iter().for_each(Prefixed::interrupt);
-            if !self.show(b"\n") {
-                return false;
+        let stream = self.mirrors.stream(index);
+        for place in 0..self.open.len() {
+            // Both places may be the same terminal.
+            let meets = place == self.place(stream) || self.style.streams_meet;
+            // A bar that is redrawn overwrites that of another rank, as on a terminal that they share.
+            let overwrites = out.starts_with(b"\r");
+            if let Some(open) = self.open[place].filter(|open| *open != index && meets) {
+                self.open[place] = None;
+                if overwrites {
+                    self.mirrors.lines(open).into_iter().for_each(Prefixed::interrupt);
+                    continue;
+                }
+                self.mirrors.lines(open).into_iter().for_each(Prefixed::interrupt);
+                if !self.show(self.mirrors.stream(open), b"\n") {
+                    return false;
+                }
             }
         }
-        self.open = (*last != b'\n').then_some(index);
-        self.show(out)
+        let place = self.place(stream);
+        self.open[place] = (*last != b'\n').then_some(index);
+        self.show(stream, out)
+    }
+
+    /// The position of a stream's unfinished line.
+    fn place(&self, stream: Stream) -> usize {
+        usize::from(self.goes_to(stream) == MirrorTo::Stderr)
     }
 
     /// Shows bytes of the user's program. `false` if that fails.
-    fn show(&mut self, bytes: &[u8]) -> bool {
+    fn show(&mut self, stream: Stream, bytes: &[u8]) -> bool {
         let Some(last) = bytes.last() else { return true };
         self.last_shown = Instant::now();
-        if self.mirror_meets_us {
+        let to = self.goes_to(stream);
+        if self.meets_us(to) {
             self.erase();
         }
-        let written = match self.mirror_to {
+        let written = match to {
             MirrorTo::Stdout => write_all(&mut io::stdout(), bytes),
             MirrorTo::Stderr => write_all(&mut io::stderr(), bytes),
             MirrorTo::Nowhere => Ok(()),
         };
-        if self.mirror_meets_us {
+        if self.meets_us(to) {
             self.at_line_start = *last == b'\n';
         }
         if let Err(error) = written {
             // The reader has gone: the job continues, and its log has everything.
             let log = self.mirrors.path().map_or_else(|| "the logs".to_owned(), |path| path.display().to_string());
-            (self.mirrors, self.open) = (Mirrors::default(), None);
+            (self.mirrors, self.open) = (Mirrors::default(), [None; 2]);
             // Ctrl-C stops the reader, too: `umiak launch … | tee out.txt`.
             if !self.is_stopping.load(Ordering::Relaxed) {
                 let message = format!("the output can no longer be shown ({error}); the job continues");
@@ -471,7 +522,8 @@ impl Painter {
         if !self.at_line_start {
             let _ = stderr.write_all(b"\n");
             self.at_line_start = true;
-            if let Some(open) = self.open.take() {
+            let from = usize::from(!self.style.streams_meet);
+            for open in self.open[from..].iter_mut().filter_map(Option::take) {
                 self.mirrors.lines(open).into_iter().for_each(Prefixed::interrupt);
             }
         }

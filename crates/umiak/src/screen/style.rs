@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
+pub use umiak_core::model::shown as duration;
 
 use crate::secrets;
 use anstyle::{AnsiColor, Effects};
@@ -296,19 +297,6 @@ pub fn ranges(numbers: &[u32]) -> String {
         index += 1;
     }
     text
-}
-
-/// `4 ms`, `3.2 s`, `2m14s`, `1h02m`.
-pub fn duration(duration: std::time::Duration) -> String {
-    let millis = duration.as_millis();
-    let seconds = duration.as_secs();
-    match seconds {
-        0 => format!("{millis} ms"),
-        1..10 => format!("{:.1} s", duration.as_secs_f64()),
-        10..60 => format!("{seconds} s"),
-        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
-    }
 }
 
 #[cfg(test)]

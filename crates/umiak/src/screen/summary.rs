@@ -528,6 +528,7 @@ mod tests {
                 place: Some("train.py:88 in step  loss.backward()".into()),
                 traceback: vec!["Traceback (most recent call last):".into(), "  …".into()],
                 last_lines: vec![],
+                stderr: false,
                 signature: Some(SignatureMatch {
                     code: "U3102".into(),
                     title: "out of GPU memory".into(),
