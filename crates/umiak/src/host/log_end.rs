@@ -54,7 +54,7 @@ mod tests {
         let long = "a line that is written by one run\n".repeat(2000);
         for own in ["", "loss 0.1\n", &long] {
             fs::write(&path, format!("of an earlier run\n{own}")).unwrap();
-            let end = read(&Log { path: path.clone(), start: 18, rotated: 0 }, false).unwrap();
+            let end = read(&Log { start: 18, ..Log::new(path.clone()) }, false).unwrap();
             let is_same = || is_same(&File::open(&path).unwrap(), 18, &end).unwrap();
             assert!(is_same());
             fs::write(&path, format!("of an earlier run\n{own}and of a later one\n")).unwrap();

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use umiak_core::facts::{Child, NoStack, ProcessState, Snapshot};
+use umiak_core::plan::Log;
 use umiak_sys::descend::descendants;
 use umiak_sys::net::Listeners;
 use umiak_sys::observe::{Process, Socket, awaits_input, one, processes};
@@ -114,9 +115,13 @@ fn snapshot(process: &Process, stack: Option<Result<Stack, NoStack>>) -> Snapsho
 }
 
 /// Time since the last output to a log that has grown since `start`.
-pub(crate) fn quiet(log: &Path, start: u64) -> Option<Duration> {
-    let metadata = std::fs::metadata(log).ok().filter(|metadata| metadata.len() > start)?;
-    SystemTime::now().duration_since(metadata.modified().ok()?).ok()
+pub(crate) fn quiet(log: &Log) -> Option<Duration> {
+    let quiet = |path: &Path, start: u64| {
+        let metadata = std::fs::metadata(path).ok().filter(|metadata| metadata.len() > start)?;
+        SystemTime::now().duration_since(metadata.modified().ok()?).ok()
+    };
+    let err = log.stderr.as_deref().and_then(|path| quiet(path, 0));
+    quiet(&log.path, log.start).into_iter().chain(err).min()
 }
 
 impl Seen {

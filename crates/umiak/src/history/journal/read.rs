@@ -25,6 +25,8 @@ pub(super) const KNOWN: &[&str] = &[
     "started",
     "ready",
     "timed_out",
+    "store_waits",
+    "collective_timeout",
     "ended",
     "stopping",
     "stop_sent",
@@ -48,6 +50,7 @@ pub(super) const KNOWN: &[&str] = &[
     "swept",
     "attempt_failed",
     "retrying",
+    "resizing",
     "restarting",
     "finished",
 ];
