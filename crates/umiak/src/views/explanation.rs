@@ -200,6 +200,7 @@ pub(crate) fn is_told(fact: &Fact) -> bool {
         Fact::Supervised(_)
             | Fact::TimedOut { .. }
             | Fact::Hung { .. }
+            | Fact::CollectiveTimeout { .. }
             | Fact::Stopping { .. }
             | Fact::Observed { .. }
             | Fact::Diagnosed(_)
@@ -210,6 +211,7 @@ pub(crate) fn is_told(fact: &Fact) -> bool {
             | Fact::AttemptFailed(_)
             | Fact::Retrying { .. }
             | Fact::Restarting { .. }
+            | Fact::Resizing { .. }
     )
 }
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use umiak_core::diag::{shown, shown_json};
-use umiak_core::facts::{Began, Fact, Limit, NodeEnd, Outcome, Record, SkipReason, StopReason, Subject};
-use umiak_core::model::{FIRST_ATTEMPT, StopHow, signal_name};
+use umiak_core::facts::{Began, Fact, Limit, NodeEnd, Outcome, Record, Resize, SkipReason, StopReason, Subject};
+use umiak_core::model::{FIRST_ATTEMPT, Rank, StopHow, signal_name};
 
-use super::Output;
 use super::time::moment;
+use super::{Output, store};
 use crate::history::RunId;
 use crate::screen::doing::doing;
 use crate::screen::style::duration;
@@ -103,6 +103,10 @@ fn words(fact: &Fact) -> String {
             format!("{} was not ready within {}", who(subject), micros(*limit_micros))
         }
         Fact::Hung { limit_micros } => format!("the job hangs: no replica made progress for {}", micros(*limit_micros)),
+        Fact::StoreWaits(waits) if waits.clients == 0 => "ranks no longer wait at the store".to_owned(),
+        Fact::StoreWaits(waits) => format!("ranks wait at the store: {}", store::missing(waits)),
+        Fact::CollectiveTimeout { rank: Some(Rank(rank)) } => format!("rank {rank} reports a collective time-out"),
+        Fact::CollectiveTimeout { rank: None } => "a rank reports a collective time-out".to_owned(),
         Fact::TimedOut { subject, what: Limit::Hang, limit_micros } => {
             format!("{} made no progress for {}", who(subject), micros(*limit_micros))
         }
@@ -162,6 +166,7 @@ fn words(fact: &Fact) -> String {
             let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
             format!("restarting everything in {}: attempt {}{of}", micros(*delay_micros), attempt)
         }
+        Fact::Resizing { attempt, change } => format!("{}: attempt {attempt}", changed(change)),
         Fact::Finished { outcome, exit_code } => {
             let outcome = match outcome {
                 Outcome::Succeeded => "succeeded",
@@ -183,6 +188,7 @@ pub(crate) fn stop_reason(reason: StopReason) -> String {
     match reason {
         StopReason::Completed => "the roles that decide the result have ended".to_owned(),
         StopReason::PeerFailed => "a replica failed".to_owned(),
+        StopReason::Resized => "other nodes join".to_owned(),
         StopReason::NodeLost => "a node was lost".to_owned(),
         StopReason::Hung => "no replica made progress".to_owned(),
         StopReason::Timeout => "its time limit was exceeded".to_owned(),
@@ -211,5 +217,18 @@ pub(super) fn node_end(end: NodeEnd) -> &'static str {
         NodeEnd::Cancelled => "cancelled",
         NodeEnd::Skipped => "skipped",
         NodeEnd::Cached => "cached",
+    }
+}
+
+/// How the members of an elastic job change.
+pub(crate) fn changed(change: &Resize) -> String {
+    match change {
+        Resize::Joined { nodes } => format!("{} joined", list(nodes)),
+        Resize::Lost { node, reason } => format!("{node} was lost, {reason}"),
+        Resize::Left { node } => format!("{node} left"),
+        Resize::LeftOut { node, failures: 0 | 1 } => format!("{node} is left out, its ranks cannot start"),
+        Resize::LeftOut { node, failures } => {
+            format!("{node} is left out, only its ranks failed in {failures} attempts in a row")
+        }
     }
 }

@@ -32,6 +32,7 @@ pub(crate) mod progress;
 pub(crate) mod run;
 pub(crate) mod stacks;
 pub(crate) mod standing;
+pub(crate) mod store;
 pub(crate) mod table;
 pub(crate) mod time;
 pub(crate) mod times;

@@ -269,6 +269,7 @@ fn is_users(reason: Option<StopReason>) -> bool {
         Some(
             StopReason::Completed
             | StopReason::PeerFailed
+            | StopReason::Resized
             | StopReason::NodeLost
             | StopReason::Hung
             | StopReason::Timeout

@@ -244,6 +244,7 @@ mod tests {
             log_dir: "/home/li/log".into(),
             command: Resolved { program: "/usr/bin/python3".into(), argv: vec!["python3".into(), "train.py".into()] },
             attempt: 1,
+            last: None,
         };
         text(&finish(&spec.request, &inventory, layout, share, &run), &Known::default())
     }

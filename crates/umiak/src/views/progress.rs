@@ -500,6 +500,7 @@ mod tests {
                 log: String::new(),
                 log_start: 0,
                 log_rotated: 0,
+                stderr: None,
             };
             let replicas: Vec<PlannedReplica> = (0..).zip(names).map(replica).collect();
             let role = |(role, replicas): &(&str, u32)| PlannedRole {

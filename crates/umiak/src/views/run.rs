@@ -15,6 +15,7 @@ use umiak_core::status::{Ended, ReplicaStatus, RoleStatus, Stage, State, Status}
 use super::listing::size;
 use super::pipeline::{Detail, PipelineRun, ShownNode};
 use super::standing::{LoadedRun, RunStanding};
+use super::store;
 use super::table::{Giving, TableCell, table};
 use super::time::{ago, between, moment};
 use crate::clock::wall_micros;
@@ -180,7 +181,9 @@ pub(crate) fn waits_for(status: &Status) -> Option<String> {
             let why = why.map(|classed| format!(", after {}", classed.describe())).unwrap_or_default();
             Some(format!("the next attempt, at {until}{why}"))
         }
-        (State::Pending | State::Running | State::Restarting, _) => status.pending.clone(),
+        (State::Pending | State::Running | State::Restarting, _) => {
+            status.pending.clone().or_else(|| status.store_waits.as_ref().map(store::missing))
+        }
     }
 }
 
