@@ -42,6 +42,12 @@ pub(crate) fn time_of_day_after(delay: Duration) -> String {
     format!("{:02}:{:02}:{:02}", at.hour, at.minute, at.second)
 }
 
+/// `2026-11-15_03:08:23`, the format of torchrun's report.
+pub(crate) fn torch_stamp() -> String {
+    let LocalTime { year, month, day, hour, minute, second, .. } = local_now();
+    format!("{year}-{month:02}-{day:02}_{hour:02}:{minute:02}:{second:02}")
+}
+
 /// `2026-11-15 03:08:23,123`, the format of Paddle's lines.
 pub(crate) fn paddle_stamp() -> String {
     let LocalTime { year, month, day, hour, minute, second, millisecond } = local_now();

@@ -34,6 +34,17 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable { name: "UMIAK_PORT", text: "Port where the nodes of `--ips` meet. `--rdzv-port` overrides it." },
     Variable {
+        name: "UMIAK_ETCD_CA_FILE",
+        text: "Certificates (PEM) of the authorities that sign etcd's members. Default: those of the system.",
+    },
+    Variable {
+        name: "UMIAK_ETCD_CERT_FILE",
+        text: "This client's certificate (PEM) for etcd; `UMIAK_ETCD_KEY_FILE` has its private key.",
+    },
+    Variable { name: "UMIAK_ETCD_KEY_FILE", text: "The private key (PEM) of `UMIAK_ETCD_CERT_FILE`." },
+    Variable { name: "UMIAK_ETCD_USER", text: "User of etcd, if its authentication is enabled." },
+    Variable { name: "UMIAK_ETCD_PASSWORD", text: "Password of `UMIAK_ETCD_USER`. It is never shown." },
+    Variable {
         name: "UMIAK_HOME",
         text: "Directory of recorded runs. Default `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`.",
     },

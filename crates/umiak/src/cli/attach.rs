@@ -285,6 +285,8 @@ fn is_told(fact: &Fact) -> bool {
         fact,
         Fact::Supervised(_)
             | Fact::Pending { .. }
+            | Fact::StoreWaits(_)
+            | Fact::CollectiveTimeout { .. }
             | Fact::TimedOut { .. }
             | Fact::Stopping { .. }
             | Fact::Paused

@@ -11,17 +11,18 @@ use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
 use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::formats::launch::flags::{FLAGS, Flag, ValueKind};
+use umiak_core::formats::launch::torchrun::TORCH_FLAGS;
 
 use crate::log;
 
 use super::schemas::{self, SCHEMAS};
 use super::{
     again, attach, complete, convert, events, explain, fail, gc, lint, logs, ls, mounted, pages, plan, print, remote,
-    rm, run as runner, runs, show, stacks, stop, wait,
+    rm, run as runner, runs, show, stacks, stop, store, wait,
 };
 
 /// Planned commands. They get a message of their own instead of "there is no command".
-const LATER: &[&str] = &["submit", "store", "doctor", "top", "serve", "report", "rerun", "bugreport"];
+const LATER: &[&str] = &["submit", "doctor", "top", "serve", "report", "rerun", "bugreport"];
 
 /// The whole command line for clap: parses our own commands, and generates help and man pages of all.
 pub fn command() -> Command {
@@ -71,7 +72,7 @@ pub(super) fn public() -> Command {
 
 fn with_verbose(command: Command) -> Command {
     command.mut_subcommands(|command| match command.get_name() {
-        "launch" | "complete" => command,
+        "launch" | "torchrun" | "complete" => command,
         name => {
             let is_hidden = SILENT.contains(&name);
             command.arg(verbose().hide(is_hidden))
@@ -84,12 +85,17 @@ fn commands() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .about("Launches and supervises distributed training jobs")
         .after_help(
-            "Paddle's own launch commands work with `umiak` in front:\n  umiak python -m paddle.distributed.launch --gpus 0,1 train.py\n  umiak fleetrun train.py",
+            "The launch commands of Paddle and torch work with `umiak` in front:\n  umiak python -m paddle.distributed.launch --gpus 0,1 train.py\n  umiak fleetrun train.py\n  umiak torchrun --nproc-per-node 2 train.py",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
         .bin_name("umiak")
-        .subcommand(launch())
+        .subcommand(launcher(
+            "launch",
+            "Start a distributed job on this node, with the flags of paddle.distributed.launch",
+            FLAGS,
+        ))
+        .subcommand(launcher("torchrun", "Start a distributed job on this node, with the flags of torchrun", &TORCH_FLAGS))
         .subcommand(runner::Arguments::augment_args(Command::new("run")).about("Run a job from a document"))
         .subcommand(plan::Arguments::augment_args(Command::new("plan")).about("Print the plan of a document"))
         .subcommand(lint::command())
@@ -115,6 +121,10 @@ fn commands() -> Command {
         .subcommand(
             stacks::Arguments::augment_args(Command::new("stacks"))
                 .about("Show what the replicas of a live run are doing: Python stacks, grouped"),
+        )
+        .subcommand(
+            store::Arguments::augment_args(Command::new("store"))
+                .about("Run a key-value store for torch ranks, with the protocol of torch's TCPStore"),
         )
         .subcommand(rm::Arguments::augment_args(Command::new("rm")).about("Remove runs that have ended"))
         .subcommand(gc::Arguments::augment_args(Command::new("gc")).about("Remove old runs"))
@@ -153,13 +163,14 @@ fn verbose() -> Arg {
         .help("Log what umiak does to stderr; `-vv` logs more. When omitted, `UMIAK_LOG`")
 }
 
-/// `launch` as clap shows it. `formats::launch` parses it, by Paddle's rules.
-fn launch() -> Command {
-    let mut command = Command::new("launch")
-        .about("Start a distributed job on this node, with the flags of paddle.distributed.launch")
+/// `launch` and `torchrun` as clap shows them. `formats::launch` parses them, by the rules of the launchers that they
+/// replace.
+fn launcher(name: &'static str, about: &'static str, table: &'static [Flag]) -> Command {
+    let mut command = Command::new(name)
+        .about(about)
         .disable_help_flag(true)
         .arg(Arg::new("help").short('h').long("help").action(ArgAction::Help).help("Show the flags and exit"));
-    for flag in FLAGS {
+    for flag in table {
         command = command.arg(argument(flag));
     }
     command
@@ -175,14 +186,12 @@ fn launch() -> Command {
 }
 
 fn argument(flag: &'static Flag) -> Arg {
-    let mut argument = Arg::new(flag.name)
-        .long(flag.name.trim_start_matches("--"))
-        .help(StyledStr::from(flag.help))
-        .help_heading(flag.heading.title());
-    for alias in flag.aliases {
-        argument = match alias.strip_prefix("--") {
+    let mut argument = Arg::new(flag.name).help(StyledStr::from(flag.help)).help_heading(flag.heading.title());
+    for name in flag.names() {
+        argument = match name.strip_prefix("--") {
+            Some(long) if argument.get_long().is_none() => argument.long(long),
             Some(long) => argument.visible_alias(long),
-            None => argument.short(alias.chars().nth(1)),
+            None => argument.short(name.chars().nth(1)),
         };
     }
     argument = match flag.value {
@@ -216,7 +225,9 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Ok(matches) => matches,
         Err(error) => return refuse(argv, &error),
     };
-    if let Some((name, matches)) = matches.subcommand().filter(|(name, _)| !["launch", "complete"].contains(name)) {
+    if let Some((name, matches)) =
+        matches.subcommand().filter(|(name, _)| !["launch", "torchrun", "complete"].contains(name))
+    {
         if let Err(diagnostic) = log::start(matches.get_count("verbose")) {
             return fail(&[diagnostic]);
         }
@@ -253,6 +264,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("stacks", matches)) => finish(stacks::run(&arguments(matches))),
         Some(("wait", matches)) => finish(wait::run(&arguments(matches))),
         Some(("attach", matches)) => finish(attach::run(&arguments(matches))),
+        Some(("store", matches)) => finish(store::run(&arguments(matches))),
         Some(("rm", matches)) => finish(rm::run(&arguments(matches))),
         Some(("gc", matches)) => finish(gc::run(&arguments(matches))),
         Some(("explain", matches)) => finish(explain::run(&arguments(matches))),

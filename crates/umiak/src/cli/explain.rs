@@ -8,6 +8,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::diagnose;
 use umiak_core::facts::{Fact, Finding, Subject, Weight};
 use umiak_core::model::StepName;
+use umiak_core::plan::Log;
 use umiak_core::status::{Ended, PipelineStatus, ReplicaStatus};
 
 use crate::history::index::Word;
@@ -141,8 +142,8 @@ fn tolerated(loaded: &LoadedRun) -> Vec<Finding> {
             stopped_while_ending: false,
             clue: None,
             snapshot: None,
-            evidence: log.exists().then(|| {
-                let mut evidence = evidence::read(&log, 0, None, &directory.join("error.json"));
+            evidence: log.exists().then(move || {
+                let mut evidence = evidence::read(&Log::new(log), None, &directory.join("error.json"));
                 secrets::mask_evidence(&mut evidence);
                 evidence
             }),

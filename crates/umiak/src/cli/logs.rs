@@ -311,12 +311,14 @@ fn show_job(
         umiak_sys::limits::raise();
     }
     for Wanted { owner, attempt, began } in wanted {
-        match Source::find(&loaded.run, pointers, owner, *attempt).open(asked.window) {
-            Ok(parts) => {
+        let sources = Source::all(&loaded.run, pointers, owner, *attempt);
+        let opened: Result<Vec<_>, _> = sources.iter().map(|source| source.open(asked.window)).collect();
+        match opened {
+            Ok(streams) => streams.into_iter().for_each(|parts| {
                 changed.push(parts.last().and_then(source::Open::changed));
                 let lines = asked.printer.lines(owner, *attempt);
                 telling.push(Telling::new(&owner.to_string(), *attempt, parts, *began, lines));
-            }
+            }),
             Err(diagnostic) => missing.push(diagnostic),
         }
     }

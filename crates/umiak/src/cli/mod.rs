@@ -6,6 +6,7 @@ mod commands;
 mod complete;
 mod convert;
 mod document;
+mod elastic;
 mod events;
 mod explain;
 mod gc;
@@ -23,6 +24,7 @@ mod schemas;
 mod show;
 mod stacks;
 mod stop;
+mod store;
 mod values;
 mod wait;
 mod wrapper;
@@ -89,6 +91,7 @@ fn enter(front: Front, argv: &[OsString]) -> ExitCode {
                 Err(diagnostics) => fail(&diagnostics),
             }
         }
+        Front::Elastic(words) => elastic::run(&words),
         Front::NotInThisVersion { .. } | Front::Refused(_) | Front::Wrapped { .. } | Front::Other => {
             commands::run(argv)
         }

@@ -20,6 +20,17 @@ const EXAMPLES: &[(&str, &[Term])] = &[
         ],
     ),
     (
+        "torchrun",
+        &[
+            ("umiak torchrun --nproc-per-node 4 train.py --lr 0.1", "Four ranks on this node"),
+            (
+                "umiak torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint node-a:29400 train.py",
+                "Two nodes; the same command on each",
+            ),
+            ("umiak torchrun --nproc-per-node 2 --max-restarts 3 train.py", "Restart all ranks up to three times"),
+        ],
+    ),
+    (
         "run",
         &[
             ("umiak run job.yaml -p epochs=3", "Run a document with a parameter"),
@@ -68,7 +79,7 @@ const EXAMPLES: &[(&str, &[Term])] = &[
 /// Exit codes beyond those of all commands.
 const CODES: &[(&[&str], &[Term])] = &[
     (
-        &["launch", "run", "resume", "retry"],
+        &["launch", "torchrun", "run", "resume", "retry"],
         &[
             ("N", "the code of the rank that caused a failure, 128 + n for a signal n; 1 with several roles"),
             ("3", "stopped by `umiak stop`"),
@@ -143,7 +154,7 @@ mod tests {
 
     #[test]
     fn examples_are_command_lines() {
-        for (_, lines) in EXAMPLES.iter().filter(|(name, _)| *name != "launch") {
+        for (_, lines) in EXAMPLES.iter().filter(|(name, _)| !["launch", "torchrun"].contains(name)) {
             for (line, _) in *lines {
                 let words = line.split(' ');
                 assert!(command().try_get_matches_from(words).is_ok(), "{line}");

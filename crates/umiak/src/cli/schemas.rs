@@ -44,6 +44,7 @@ pub const SCHEMAS: &[FormatSchema] = &[
     FormatSchema { name: "show-pai", path: "schemas/show-pai.v1.json", text: of::<PaiJob> },
     FormatSchema { name: "stacks", path: "schemas/stacks.v1.json", text: of::<SeenRun> },
     FormatSchema { name: "stop", path: "schemas/stop.v2.json", text: of::<StoppedRuns> },
+    FormatSchema { name: "store", path: "schemas/store.v1.json", text: of::<super::store::ListeningStore> },
     FormatSchema { name: "wait", path: "schemas/wait.v1.json", text: of::<WaitedRuns> },
 ];
 

@@ -18,7 +18,7 @@ use crate::cli::wait::lost;
 use crate::clock::wall_micros;
 use crate::history::journal::Follower;
 use crate::history::{Life, RunDir};
-use crate::views::logs::{LogLines, LogOwner};
+use crate::views::logs::{LogLines, LogOwner, LogPrinter};
 use crate::views::standing::LoadedRun;
 use crate::views::times::LineTime;
 
@@ -96,7 +96,7 @@ pub(super) fn follow(loaded: &LoadedRun, following: &Following, wanted: &[Wanted
     let printer = asked.printer;
     for wanted in wanted {
         newest.insert(wanted.owner.clone(), wanted.attempt);
-        begin(run, &pointers, &mut followed, printer.lines(&wanted.owner, wanted.attempt), wanted);
+        begin(run, &pointers, &mut followed, printer, wanted);
     }
     if !catch_up(&mut followed, asked, follower.watch())? {
         return Ok(ExitCode::SUCCESS);
@@ -112,7 +112,7 @@ pub(super) fn follow(loaded: &LoadedRun, following: &Following, wanted: &[Wanted
             for attempt in begun.into_iter().filter(|attempt| last.is_none_or(|last| *attempt > last)) {
                 newest.insert(owner.clone(), attempt);
                 let wanted = Wanted { owner: owner.clone(), attempt, began: 0 };
-                begin(run, &pointers, &mut followed, printer.lines(&owner, attempt), &wanted);
+                begin(run, &pointers, &mut followed, printer, &wanted);
             }
         }
         let mut out = Vec::new();
@@ -196,14 +196,16 @@ fn read(
     Ok(())
 }
 
-fn begin(run: &RunDir, pointers: &[Pointer], followed: &mut Vec<Live>, lines: LogLines, wanted: &Wanted) {
-    let Wanted { owner, attempt, began } = wanted.clone();
-    let source = Source::find(run, pointers, &owner, attempt);
-    let (path, offset) = source.current();
-    for earlier in followed.iter_mut().filter(|live| live.source.current().0 == path) {
-        earlier.end = earlier.end.or(Some(offset));
+fn begin(run: &RunDir, pointers: &[Pointer], followed: &mut Vec<Live>, printer: &LogPrinter, wanted: &Wanted) {
+    for source in Source::all(run, pointers, &wanted.owner, wanted.attempt) {
+        let Wanted { owner, attempt, began } = wanted.clone();
+        let (path, offset) = source.current();
+        for earlier in followed.iter_mut().filter(|live| live.source.current().0 == path) {
+            earlier.end = earlier.end.or(Some(offset));
+        }
+        let lines = printer.lines(&owner, attempt);
+        followed.push(Live { owner, attempt, began, source, file: None, offset, end: None, lines, told: false });
     }
-    followed.push(Live { owner, attempt, began, source, file: None, offset, end: None, lines, told: false });
 }
 
 impl Live {

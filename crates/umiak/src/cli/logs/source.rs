@@ -24,6 +24,8 @@ pub(super) struct Pointer {
     owner: LogOwner,
     attempt: u32,
     path: PathBuf,
+    /// Of stderr, if it has its own.
+    stderr: Option<PathBuf>,
     start: LogPlace,
     /// Recorded when the attempt ends: what follows is of another run.
     end: Option<LogEnd>,
@@ -91,6 +93,7 @@ pub(super) fn note(run: &RunDir, record: &Record, pointers: &mut Vec<Pointer>) {
             owner: owner(&place.replica),
             attempt: planned.attempt,
             path: run.path().join(&place.log),
+            stderr: place.stderr.as_ref().map(|path| run.path().join(path)),
             start: LogPlace::start_of(place),
             end: None,
             later: None,
@@ -143,7 +146,7 @@ pub(super) enum Window {
 }
 
 /// The output of one attempt: usually a part of one file, or several files if the log was rotated.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Source {
     /// For messages.
     owner: String,
@@ -171,8 +174,18 @@ impl Part {
 }
 
 impl Source {
+    /// The logs of an attempt: one, or one for each stream.
+    pub(super) fn all(run: &RunDir, pointers: &[Pointer], owner: &LogOwner, attempt: u32) -> Vec<Self> {
+        let first = Self::find(run, pointers, owner, attempt);
+        let mut pointers = pointers.iter().rev();
+        let pointer = pointers.find(|pointer| pointer.owner == *owner && pointer.attempt == attempt);
+        let stderr = pointer.and_then(|pointer| pointer.stderr.clone());
+        let stderr = stderr.map(|path| Self { parts: vec![Part::whole(path)], is_cut: false, ..first.clone() });
+        std::iter::once(first).chain(stderr).collect()
+    }
+
     /// Finds the log in the run directory, else at the place that the plan of the attempt names.
-    pub(super) fn find(run: &RunDir, pointers: &[Pointer], owner: &LogOwner, attempt: u32) -> Self {
+    fn find(run: &RunDir, pointers: &[Pointer], owner: &LogOwner, attempt: u32) -> Self {
         let pointer = pointers.iter().rev().find(|pointer| pointer.owner == *owner && pointer.attempt == attempt);
         let own =
             run.own_log(owner.step.as_ref(), &owner.replica, attempt, pointer.map(|pointer| pointer.path.as_path()));
