@@ -18,10 +18,14 @@ pub enum Component {
     PaddlePs,
     /// PyTorch in the test environment.
     Torch,
+    /// The oldest PyTorch that the store serves, in a separate environment.
+    Torch22,
     /// uv, poetry and coverage, in a separate environment.
     Runners,
     /// Open MPI's `mpirun` on `PATH`.
     OpenMpi,
+    /// `etcd` on `PATH`, and `openssl` to make certificates for it.
+    Etcd,
     /// Any Python 3 on `PATH`.
     Python,
     /// An NVIDIA GPU. Never required in CI.
@@ -43,12 +47,14 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Paddle,
         Self::PaddlePs,
         Self::Torch,
+        Self::Torch22,
         Self::Runners,
         Self::OpenMpi,
+        Self::Etcd,
         Self::Python,
         Self::Gpu,
         Self::Namespaces,
@@ -65,8 +71,10 @@ impl Component {
             Self::Paddle => "paddle",
             Self::PaddlePs => "paddle-ps",
             Self::Torch => "torch",
+            Self::Torch22 => "torch22",
             Self::Runners => "runners",
             Self::OpenMpi => "mpi",
+            Self::Etcd => "etcd",
             Self::Python => "python",
             Self::Gpu => "gpu",
             Self::Namespaces => "namespaces",
@@ -85,8 +93,10 @@ impl Component {
             Self::Paddle => distribution(&environment()?, "paddlepaddle"),
             Self::PaddlePs => distribution(&ps_environment()?, "paddlepaddle"),
             Self::Torch => distribution(&environment()?, "torch"),
+            Self::Torch22 => distribution(&torch22_environment()?, "torch"),
             Self::Runners => distribution(&runners()?, "uv"),
             Self::OpenMpi => open_mpi(),
+            Self::Etcd => etcd(),
             Self::Python => find_on_path("python3").map(|path| path.display().to_string()),
             Self::Gpu => {
                 let gpus = umiak_sys::devices::nvidia(Path::new(umiak_sys::devices::NVIDIA_PROC));
@@ -104,6 +114,18 @@ impl Component {
             Self::Corpus => corpus().map(|path| path.display().to_string()),
         }
     }
+}
+
+/// True if the component is there. For tests without a [`crate::suite::Suite`]: says that they are skipped otherwise, and
+/// fails if it is required.
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
+pub fn is_present(component: Component) -> bool {
+    let is_there = component.version().is_some();
+    if !is_there {
+        assert!(!required().contains(component.name()), "`{}` is required but missing", component.name());
+        eprintln!("skipped: {} is missing", component.name());
+    }
+    is_there
 }
 
 /// Required components: a missing one is a failure.
@@ -130,6 +152,11 @@ pub fn environment() -> Option<PathBuf> {
 /// The virtual environment with the Paddle that has parameter servers.
 pub fn ps_environment() -> Option<PathBuf> {
     virtual_environment("UMIAK_PS_VENV", "ps")
+}
+
+/// The virtual environment with the oldest torch that the store serves.
+pub fn torch22_environment() -> Option<PathBuf> {
+    virtual_environment("UMIAK_TORCH22_VENV", "torch22")
 }
 
 /// The virtual environment with programs that start Python in environments of their own.
@@ -165,6 +192,14 @@ fn open_mpi() -> Option<String> {
     let output = Command::new("mpirun").arg("--version").stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     Some(text.lines().next()?.strip_prefix("mpirun (Open MPI) ")?.to_owned())
+}
+
+/// `etcd Version: 3.4.23`
+fn etcd() -> Option<String> {
+    find_on_path("openssl")?;
+    let output = Command::new("etcd").arg("--version").stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    Some(text.lines().next()?.strip_prefix("etcd Version: ")?.to_owned())
 }
 
 /// Tries it: the result depends on the kernel's build and settings, and on the container around us.

@@ -12,6 +12,7 @@
 //! | [`kill`] | trials that kill umiak itself, and the search for leftovers |
 //! | [`net`] | several hosts on one machine, and network faults between them |
 //! | [`podman`] | containers as nodes |
+//! | [`etcd`] | clusters of real etcd, in a directory of their own |
 //! | [`terminal`] | the binary on a pseudo-terminal, and the screen it draws |
 //! | [`floor`] | the baseline of the benchmarks |
 //! | [`freezer`] | uninterruptible sleep |
@@ -19,6 +20,7 @@
 //! | [`hostile`] | documents made to exhaust memory or time |
 
 pub mod components;
+pub mod etcd;
 pub mod floor;
 pub mod freezer;
 pub mod gpus;
