@@ -40,7 +40,7 @@ struct Driver {
 impl Driver {
     fn new(roles: Vec<Role>, policy: Policy, script: Script) -> Self {
         let name = JobId::new("large").expect("a plain name");
-        let job = Job { name, labels: BTreeMap::new(), contracts: vec![], roles, policy };
+        let job = Job { name, labels: BTreeMap::new(), agent_store: false, contracts: vec![], roles, policy };
         let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
         Self {
             machine: Machine::new(job, style, 1),

@@ -341,6 +341,9 @@ impl<'a> Judge<'a> {
             | Fact::Swept { .. }
             | Fact::Observed { .. }
             | Fact::Hung { .. }
+            | Fact::StoreWaits(_)
+            | Fact::Resizing { .. }
+            | Fact::CollectiveTimeout { .. }
             | Fact::Paused
             | Fact::Continued => {
                 self.check(false, Rule::Stale, || format!("{fact:?} for an event that fits"));
@@ -391,7 +394,8 @@ impl<'a> Judge<'a> {
         let justified = match reason {
             StopReason::Completed => self.stop.is_none() && !self.has_failed() && self.has_succeeded(),
             StopReason::PeerFailed => self.stop.is_none() && self.has_failed(),
-            StopReason::NodeLost
+            StopReason::Resized
+            | StopReason::NodeLost
             | StopReason::Hung
             | StopReason::Timeout
             | StopReason::StepFailed

@@ -75,9 +75,13 @@ impl Judge<'_> {
         let expected = match self.stop.map(|(_, reason)| reason) {
             None if self.pause.is_some() => Outcome::Failed,
             None | Some(StopReason::Completed) => Outcome::Succeeded,
-            Some(StopReason::PeerFailed | StopReason::NodeLost | StopReason::Hung | StopReason::Timeout) => {
-                Outcome::Failed
-            }
+            Some(
+                StopReason::PeerFailed
+                | StopReason::Resized
+                | StopReason::NodeLost
+                | StopReason::Hung
+                | StopReason::Timeout,
+            ) => Outcome::Failed,
             Some(StopReason::StepFailed | StopReason::User) => Outcome::Stopped,
             Some(StopReason::SignalElsewhere { .. } | StopReason::Signal { .. } | StopReason::SecondSignal { .. }) => {
                 Outcome::Interrupted

@@ -174,7 +174,7 @@ fn node(name: String, parent: NodeId, body: Body) -> Node {
 fn step() -> Body {
     let name = JobId::new("step").expect("a plain name");
     let (labels, policy) = (BTreeMap::new(), Policy::default());
-    let job = Job { name, labels, contracts: vec![], roles: vec![], policy };
+    let job = Job { name, labels, agent_store: false, contracts: vec![], roles: vec![], policy };
     Body::Step(Box::new(Step { job, texts: vec![], cache: None }))
 }
 

@@ -110,6 +110,7 @@ fn job(rng: &mut Rng) -> Job {
     Job {
         name: JobId::new("simulated").expect("a plain name"),
         labels: BTreeMap::new(),
+        agent_store: false,
         contracts: vec![],
         roles,
         policy: Policy {

@@ -68,7 +68,7 @@ impl Judge<'_> {
             StopReason::Signal { signal } | StopReason::SecondSignal { signal } => {
                 *event == Event::Signalled { signal }
             }
-            StopReason::NodeLost | StopReason::Hung | StopReason::SignalElsewhere { .. } => false,
+            StopReason::Resized | StopReason::NodeLost | StopReason::Hung | StopReason::SignalElsewhere { .. } => false,
         };
         self.check(right, Rule::Decision, || format!("stopped for {reason:?}"));
         let stop = self.stop;
@@ -191,9 +191,13 @@ impl Judge<'_> {
         let expected = match first {
             None if self.pause.is_some() => Outcome::Failed,
             None | Some(StopReason::Completed) => Outcome::Succeeded,
-            Some(StopReason::PeerFailed | StopReason::NodeLost | StopReason::Hung | StopReason::Timeout) => {
-                Outcome::Failed
-            }
+            Some(
+                StopReason::PeerFailed
+                | StopReason::Resized
+                | StopReason::NodeLost
+                | StopReason::Hung
+                | StopReason::Timeout,
+            ) => Outcome::Failed,
             Some(StopReason::StepFailed | StopReason::User) => Outcome::Stopped,
             Some(_) => Outcome::Interrupted,
         };

@@ -50,6 +50,24 @@ pub enum Rule {
     Serves,
     /// A round in which a required server died is no success.
     Needed,
+    /// An attempt starts when no rank of an earlier one lives on its nodes.
+    OneSide,
+    /// Failures of ranks cost restarts, changes of members do not.
+    Budget,
+    /// A node is left out after three failures in a row of its own, or if its ranks cannot start.
+    LeftOut,
+    /// With enough nodes the next attempt starts at once, the first one after the window; so do nodes that join.
+    Prompt,
+    /// Nodes keep their numbers, and others fill the gaps.
+    Places,
+    /// A start says how large the last attempt was, and why it ended.
+    Last,
+    /// Every connected node ends with the job.
+    Spares,
+    /// The number of messages grows with the nodes.
+    Traffic,
+    /// Enough nodes that stay form a job, and no other node ends it.
+    Forms,
 }
 
 /// A rule that was broken.
@@ -68,6 +86,12 @@ impl fmt::Display for Violation {
 /// Everything that is wrong with a round.
 pub(super) fn check(run: &Run) -> Vec<Violation> {
     let mut judge = Judge { run, violations: Vec::new() };
+    if run.scenario.is_elastic() {
+        judge.ends();
+        judge.causes();
+        judge.elastic();
+        return judge.violations;
+    }
     judge.ends();
     judge.starts();
     judge.decisions();
@@ -81,6 +105,7 @@ pub(super) fn check(run: &Run) -> Vec<Violation> {
     judge.violations
 }
 
+mod elastic;
 mod servers;
 
 struct Judge<'a> {
@@ -198,6 +223,8 @@ impl<'a> Judge<'a> {
         let right = start.nodes.len() == expects.nodes()
             && match expects {
                 Expects::List(list) => start.nodes.iter().zip(list).all(|(share, address)| share.address == *address),
+                // Elastic jobs have rules of their own.
+                Expects::Range { .. } => true,
                 Expects::Count { sort_ip, .. } => {
                     let ranks: Vec<_> =
                         start.nodes.iter().map(|share| script(share).and_then(|node| node.rank)).collect();
@@ -294,6 +321,11 @@ impl<'a> Judge<'a> {
 
     /// The decisions on each attempt, from any node that received one.
     fn decided(&self) -> BTreeMap<u32, &'a Decision> {
+        if self.run.scenario.is_elastic() {
+            // Those for all members, not those for a node that leaves.
+            let decisions = self.run.nodes[0].decisions.iter().map(|(_, decision)| decision);
+            return decisions.map(|decision| (decision.attempt, decision)).collect();
+        }
         let decisions = self.run.nodes.iter().flat_map(|node| &node.decisions);
         decisions.map(|(_, decision)| (decision.attempt, decision)).collect()
     }

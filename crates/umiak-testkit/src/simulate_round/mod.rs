@@ -6,8 +6,13 @@
 //!
 //! Connections behave like TCP: nothing is reordered or duplicated on one of them, and data in flight is lost when it
 //! breaks. A partition delays messages until it is over. A paused node receives nothing, and then everything at once.
+//!
+//! [`elastic`] jobs have a range of nodes, which come and go: such a world also keeps a journal, which the judge replays.
 
 mod campaign;
+mod elastic;
+mod guest;
+mod journal;
 mod judge;
 mod network;
 mod node;
@@ -15,9 +20,10 @@ mod scenario;
 mod servers;
 mod world;
 
-pub use campaign::campaign;
+pub use campaign::{campaign, elastic_campaign};
+pub use journal::Entry;
 pub use judge::{Rule, Violation};
-pub use scenario::{Fault, Kind, NodeScript, RankScript, Scenario};
+pub use scenario::{Fault, Kind, NodeScript, RankScript, Scenario, Way};
 pub use servers::ServerScript;
 pub use world::{NodeRun, Run, Sabotage};
 
@@ -29,4 +35,14 @@ pub fn run(seed: u64) -> Run {
 /// The same with a driver that is broken in one way: proves that the judge detects it.
 pub fn run_sabotaged(seed: u64, sabotage: Sabotage) -> Run {
     world::run(Scenario::new(seed), Some(sabotage))
+}
+
+/// The rounds of one elastic job, whose nodes come and go, in the world of this seed.
+pub fn run_elastic(seed: u64) -> Run {
+    world::run(Scenario::elastic(seed), None)
+}
+
+/// The same with a driver that is broken in one way.
+pub fn run_elastic_sabotaged(seed: u64, sabotage: Sabotage) -> Run {
+    world::run(Scenario::elastic(seed), Some(sabotage))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use umiak_core::machine::round::messages::{Answer, FromAgent, ToAgent};
+use umiak_core::machine::round::messages::{Answer, FromAgent, Start, ToAgent};
 use umiak_core::machine::round::{agent, coordinator};
 use umiak_core::model::Timestamp;
 
@@ -17,6 +17,8 @@ pub(super) struct Conn {
     cut: bool,
     /// When the last packet arrives, by direction.
     last: [Timestamp; 2],
+    /// What was sent to the coordinator arrives then; nothing else does any more.
+    late: Option<Timestamp>,
 }
 
 /// The contents of a packet.
@@ -39,8 +41,9 @@ impl World {
     /// Sends a packet, behind those before it.
     pub(super) fn transmit(&mut self, conn: usize, up: bool, packet: Packet) {
         let node = self.conns[conn].node;
+        self.count(node, &packet);
         let mut at = self.now + self.delay(node);
-        let healed = self.nodes[node].partition;
+        let healed = self.nodes[node].partition[usize::from(up)];
         if self.now < healed {
             at = at.max(healed + Duration::from_micros(1));
         }
@@ -54,7 +57,14 @@ impl World {
 
     pub(super) fn arrive(&mut self, conn: usize, up: bool, packet: Packet) {
         let (node, cut) = (self.conns[conn].node, self.conns[conn].cut);
-        let healed = self.nodes[node].partition;
+        let mut healed = self.nodes[node].partition[usize::from(up)];
+        if let Some(late) = self.conns[conn].late {
+            // The agent has closed its end.
+            if !up {
+                return;
+            }
+            healed = healed.max(late);
+        }
         if cut {
             return;
         }
@@ -71,9 +81,15 @@ impl World {
         }
     }
 
-    fn deliver_up(&mut self, conn: usize, packet: Packet) {
+    pub(super) fn deliver_up(&mut self, conn: usize, packet: Packet) {
         let link = conn as u64;
+        if self.sabotage == Some(Sabotage::HideLosses) && matches!(packet, Packet::Gone | Packet::Fin) {
+            return;
+        }
+        self.record_heard(conn, &packet);
         self.coordinator(match packet {
+            // The round does not hear of it.
+            Packet::FromAgent(FromAgent::Started { .. }) => return,
             Packet::FromAgent(FromAgent::Join(join)) => coordinator::Event::Joined { link, join, source: None },
             Packet::FromAgent(FromAgent::Standing(standing)) => coordinator::Event::Standing { link, standing },
             Packet::FromAgent(FromAgent::Beat) => coordinator::Event::Beat { link },
@@ -94,6 +110,14 @@ impl World {
         }
     }
 
+    /// The agent loses its connection; the coordinator still receives what was sent, late.
+    pub(super) fn break_late(&mut self, node: usize, late: Duration) {
+        let Some(conn) = self.nodes[node].conn else { return };
+        self.transmit(conn, true, Packet::Fin);
+        self.conns[conn].late = Some(self.now + late);
+        self.plan(self.now, Item::Notice { conn, up: false });
+    }
+
     /// Breaks a connection. Data in flight is lost, and both sides notice; the coordinator sometimes does not.
     pub(super) fn break_link(&mut self, node: usize) {
         let Some(conn) = self.nodes[node].conn else { return };
@@ -101,7 +125,7 @@ impl World {
         let at = self.now + self.delay(node);
         self.plan(at, Item::Notice { conn, up: false });
         if self.rng.u32(..5) > 0 {
-            let at = (self.now + self.delay(node)).max(self.nodes[node].partition);
+            let at = (self.now + self.delay(node)).max(self.nodes[node].partition[1]);
             self.plan(at, Item::Notice { conn, up: true });
         }
     }
@@ -121,7 +145,8 @@ impl World {
         let given_up = began + HANDSHAKE;
         let again = Item::Connect { node, tried, began };
         let refuse = |answer| agent::Event::NotConnected(answer);
-        let deaf = self.nodes[node].partition.max(self.nodes[0].paused);
+        let [down, up] = self.nodes[node].partition;
+        let deaf = down.max(up).max(self.nodes[0].paused);
         let silent = self.nodes[0].vanished && self.coordinator.is_none();
         if self.now >= given_up && (silent || self.now < deaf) {
             return self.agent(node, refuse(Answer::Silent));
@@ -132,12 +157,12 @@ impl World {
         if self.now < deaf {
             return self.plan(given_up.min(deaf), again);
         }
-        let spurious = self.rough() && node > 0 && self.rng.u32(..40) == 0;
+        let spurious = self.scenario.flaky && node > 0 && self.rng.u32(..40) == 0;
         if self.coordinator.is_none() || spurious {
             return self.agent(node, refuse(Answer::Refused));
         }
         let conn = self.conns.len();
-        self.conns.push(Conn { node, cut: false, last: [self.now; 2] });
+        self.conns.push(Conn { node, cut: false, last: [self.now; 2], late: None });
         // A second connection replaces the first.
         if let Some(old) = self.nodes[node].conn.replace(conn) {
             self.transmit(old, true, Packet::Fin);
@@ -147,6 +172,7 @@ impl World {
 
     pub(super) fn perform_coordinator(&mut self, effect: coordinator::Effect) {
         use coordinator::Effect;
+        self.record_sent(&effect);
         match effect {
             Effect::Send { links, message } => {
                 let dropped = match self.sabotage {
@@ -155,6 +181,14 @@ impl World {
                     _ => false,
                 };
                 for link in links.into_iter().filter(|_| !dropped) {
+                    let node = self.conns[link as usize].node;
+                    let is_end = matches!(message, ToAgent::Decision(_));
+                    if self.sabotage == Some(Sabotage::DropSpares) && is_end && self.nodes[node].is_waiting {
+                        continue;
+                    }
+                    if self.sabotage == Some(Sabotage::RepeatStarts) && matches!(message, ToAgent::Start(_)) {
+                        self.transmit(link as usize, false, Packet::ToAgent(message.clone()));
+                    }
                     let packet = match (&message, self.sabotage) {
                         // Each node receives an order with itself first.
                         (ToAgent::Start(start), Some(Sabotage::TurnStarts)) => {
@@ -162,6 +196,14 @@ impl World {
                             let turn = self.conns[link as usize].node % start.nodes.len();
                             start.nodes.rotate_left(turn);
                             ToAgent::Start(start)
+                        }
+                        (ToAgent::Start(start), Some(Sabotage::SortStarts)) => {
+                            let mut start = start.clone();
+                            start.nodes.sort_by_key(|share| share.launch);
+                            ToAgent::Start(start)
+                        }
+                        (ToAgent::Start(start), Some(Sabotage::ForgetLast)) => {
+                            ToAgent::Start(Start { last: None, ..start.clone() })
                         }
                         _ => message.clone(),
                     };

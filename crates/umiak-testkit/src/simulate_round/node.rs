@@ -11,6 +11,7 @@ use umiak_core::machine::round::messages::{
 };
 use umiak_core::model::{Exit, FIRST_ATTEMPT, Instance, Part, Port, Rank, Slot, StepIndex, StopHow};
 
+use super::journal::Entry;
 use super::network::Packet;
 use super::scenario::{Scenario, code, killed_by};
 use super::world::{Item, Sabotage, State, World};
@@ -79,6 +80,9 @@ impl World {
         if !matches!(news, News::Waiting(_) | News::Suspects(_)) {
             self.note(|| format!("node {node} hears {news:?}"));
         }
+        if self.nodes[node].is_waiting && !matches!(news, News::Start(_)) {
+            return self.tell_waiting(node, news);
+        }
         match news {
             News::Start(start) => self.start(node, *start),
             News::Stop(stop) => {
@@ -96,7 +100,12 @@ impl World {
                 }
             }
             News::Servers(servers) => self.hear_servers(node, &servers),
-            News::Unreached(_) | News::Waiting(_) | News::Suspects(_) | News::Quiet | News::Back => {}
+            News::Spare { .. }
+            | News::Unreached(_)
+            | News::Waiting(_)
+            | News::Suspects(_)
+            | News::Quiet
+            | News::Back => {}
         }
     }
 
@@ -104,14 +113,18 @@ impl World {
         let lower = start.nodes.iter().take(start.you as usize);
         self.nodes[node].first_rank = lower.map(|share| share.processes.len() as u32).sum();
         let attempt = start.attempt;
+        let is_first = if self.scenario.is_elastic() { self.name(node, attempt) } else { attempt == FIRST_ATTEMPT };
         self.expect_elsewhere(node, &start);
         self.nodes[node].run.starts.push((self.now, start));
-        let event = if attempt == FIRST_ATTEMPT { Event::Start } else { Event::Prepared { attempt, ready: true } };
+        let event = if is_first { Event::Start } else { Event::Prepared { attempt, ready: true } };
         self.job(node, event);
     }
 
     pub(super) fn job(&mut self, node: usize, event: Event) {
         if self.nodes[node].state != State::Here {
+            return;
+        }
+        if self.nodes[node].is_waiting {
             return;
         }
         self.note(|| format!("  job {node} ← {event:?}"));
@@ -147,7 +160,9 @@ impl World {
                 self.plan(at, Item::Stand(node, self.scenario.standing(node, attempt)));
             }
             Effect::Stand(stand) => {
-                let attempt = self.nodes[node].machine.attempt();
+                // Between two attempts, messages are about the next one.
+                let machine = &self.nodes[node].machine;
+                let attempt = machine.attempt() + u32::from(machine.is_pausing());
                 let stage = match stand {
                     Stand::Serving => Stage::Serving,
                     Stand::Succeeded => Stage::Succeeded,
@@ -210,11 +225,16 @@ impl World {
 
     /// Converts to rank numbers over all nodes.
     fn told(&self, node: usize, mut end: diagnose::End) -> Told {
+        let host = self.scenario.nodes[node].host();
+        if self.scenario.is_elastic() {
+            // The machine knows its ranks.
+            let rank = end.subject.rank.map_or(0, |rank| rank.0);
+            return Told { end, place: RankPlace { rank, host, ..RankPlace::default() } };
+        }
         let local = end.subject.rank.map_or(0, |rank| rank.0);
         let rank = self.nodes[node].first_rank + local;
         end.subject.rank = Some(Rank(rank));
         end.subject.replica = format!("{}-{rank}", self.scenario.nodes[node].part(local as usize).role());
-        let host = self.scenario.nodes[node].host();
         Told { end, place: RankPlace { rank, host, ..RankPlace::default() } }
     }
 
@@ -227,10 +247,15 @@ impl World {
         if front.run.spawned.last().is_none_or(|(last, _)| *last != attempt) {
             front.run.spawned.push((attempt, self.now));
             front.run.deaths.push((front.first_rank, vec![None; count]));
+            self.record(Entry::Spawned { node, attempt });
         }
         for id in ids {
             let rank = self.scenario.local(node, id.slot);
             let script = self.scenario.nodes[node].script(attempt)[rank].clone();
+            if let Exit::Spawn(_) = script.end {
+                self.refuse_spawn(node, attempt, rank, &script);
+                continue;
+            }
             self.nodes[node].alive[rank] = true;
             self.plan(
                 self.now,
@@ -249,6 +274,9 @@ impl World {
                 None => self.nodes[node].run.trained.push((attempt, self.now)),
             }
         }
+        if !self.nodes[node].alive.contains(&true) {
+            self.record(Entry::Ended { node, attempt });
+        }
     }
 
     fn stop(&mut self, node: usize, how: StopHow, rank: usize) {
@@ -260,6 +288,11 @@ impl World {
             StopHow::Terminate => script.on_term.clone(),
             StopHow::Kill => script.on_kill.map(|after| (after, killed_by(9))),
         };
+        if self.sabotage == Some(Sabotage::ForgetRanks) && self.nodes[node].alive[rank] {
+            let id = AttemptId { step: StepIndex(0), slot: self.scenario.slot(node, rank), attempt };
+            let exited = Event::Exited { id, exit: killed_by(15), classed: None, usage: None };
+            return self.plan(self.now, Item::Job(node, exited));
+        }
         if let Some((after, exit)) = reaction {
             let fate = Fate { exit, why: Why::Ours, words: Words::Silence };
             self.plan(self.now + after, Item::Death { node, attempt, rank, fate });
@@ -277,6 +310,9 @@ impl World {
         let death = Death { at: self.now, exit: exit.clone(), why, words };
         if let Some((_, deaths)) = self.nodes[node].run.deaths.last_mut() {
             deaths[rank] = Some(death);
+        }
+        if !self.nodes[node].alive.contains(&true) {
+            self.record(Entry::Ended { node, attempt });
         }
         let reported = self.scenario.nodes[node].script(attempt)[rank].reported;
         let id = AttemptId { step: StepIndex(0), slot: self.scenario.slot(node, rank), attempt };

@@ -42,6 +42,10 @@ pub struct Scenario {
     pub faults: Vec<(Timestamp, Fault)>,
     /// The longest delay of a message, in milliseconds.
     pub delay: u64,
+    /// Some connections are refused for no reason.
+    pub flaky: bool,
+    /// How long an elastic job waits for more nodes than it needs.
+    pub window: Duration,
 }
 
 /// The kind of a round.
@@ -59,6 +63,8 @@ pub enum Kind {
     Asked,
     /// All faults.
     Rough,
+    /// The number of nodes is a range: they come and go. With all faults.
+    Elastic,
 }
 
 /// One node.
@@ -106,10 +112,16 @@ pub enum Fault {
     Break {
         node: usize,
     },
+    /// The agent loses its connection. What it has sent arrives this much later, behind its next messages.
+    BreakLate {
+        node: usize,
+        late: Duration,
+    },
     /// No message gets through for this long.
     Partition {
         node: usize,
         lasts: Duration,
+        way: Way,
     },
     /// Its umiak is suspended for this long.
     Pause {
@@ -140,12 +152,36 @@ pub enum Fault {
     },
 }
 
+/// The messages that a partition holds back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Both,
+    ToCoordinator,
+    FromCoordinator,
+}
+
 impl Fault {
     /// How long the fault lasts.
     pub fn lasts(self) -> Duration {
         match self {
             Self::Partition { lasts, .. } | Self::Pause { lasts, .. } => lasts,
+            Self::BreakLate { late, .. } => late,
             _ => Duration::ZERO,
+        }
+    }
+
+    pub fn node(self) -> usize {
+        match self {
+            Self::Break { node }
+            | Self::BreakLate { node, .. }
+            | Self::Partition { node, .. }
+            | Self::Pause { node, .. }
+            | Self::KillFront { node }
+            | Self::KillBoth { node }
+            | Self::Vanish { node }
+            | Self::Signal { node, .. }
+            | Self::Stop { node }
+            | Self::GuardianLost { node } => node,
         }
     }
 }
@@ -216,6 +252,8 @@ impl Scenario {
             nodes,
             faults: Vec::new(),
             delay: [0, 5, 50, 300][rng.usize(..4)],
+            flaky: kind == Kind::Rough,
+            window: Duration::ZERO,
         };
         scenario.trouble(rng);
         if seed % 3 == 2 {
@@ -228,7 +266,7 @@ impl Scenario {
     fn trouble(&mut self, rng: &mut Rng) {
         let count = self.nodes.len();
         match self.kind {
-            Kind::Calm => {}
+            Kind::Calm | Kind::Elastic => {}
             Kind::Gentle => {
                 let mut begins = rng.u64(..3000);
                 for _ in 0..rng.usize(1..=3) {
@@ -236,7 +274,7 @@ impl Scenario {
                     let lasts = Duration::from_millis(rng.u64(1..1200));
                     let fault = match rng.u32(..3) {
                         0 if node > 0 => Fault::Break { node },
-                        1 if node > 0 => Fault::Partition { node, lasts },
+                        1 if node > 0 => Fault::Partition { node, lasts, way: Way::Both },
                         _ => Fault::Pause { node, lasts },
                     };
                     self.faults.push((at(begins), fault));
@@ -278,7 +316,7 @@ impl Scenario {
                     let lasts = Duration::from_millis(rng.u64(1..longest));
                     let fault = match rng.u32(..12) {
                         0..=2 if node > 0 => Fault::Break { node },
-                        3..=5 if node > 0 => Fault::Partition { node, lasts },
+                        3..=5 if node > 0 => Fault::Partition { node, lasts, way: Way::Both },
                         6 => death(rng, node),
                         7 => Fault::Signal { node, signal: [2, 15][rng.usize(..2)] },
                         8 => Fault::GuardianLost { node },
@@ -306,6 +344,7 @@ impl Scenario {
                     script.expects = match &script.expects {
                         Expects::List(list) => Expects::List(list.iter().rev().copied().collect()),
                         Expects::Count { nodes, sort_ip } => Expects::Count { nodes: nodes + 1, sort_ip: *sort_ip },
+                        Expects::Range { min, max } => Expects::Range { min: *min, max: max + 1 },
                     }
                 }
                 6 => script.rank = Some(rng.u32(..=count as u32)),
@@ -329,6 +368,9 @@ impl Scenario {
     /// The time by which every round is over: the sum of all limits.
     pub fn bound(&self) -> Timestamp {
         use umiak_core::machine::round::limits::{ANSWER, GOODBYE, REFUSED, TELL};
+        if let Some(attempts) = self.attempts_left() {
+            return self.quiet_from() + self.limits.rendezvous + self.longest_attempt() * attempts + self.farewell();
+        }
         let limits = &self.limits;
         let ways = Duration::from_millis(self.delay * 6);
         let stop = SETTLE + TELL + GRACE + ABANDON + ways;
@@ -367,7 +409,7 @@ fn expects(rng: &mut Rng, count: usize) -> Expects {
     Expects::List(list)
 }
 
-fn death(rng: &mut Rng, node: usize) -> Fault {
+pub(super) fn death(rng: &mut Rng, node: usize) -> Fault {
     match rng.u32(..3) {
         0 => Fault::KillFront { node },
         1 => Fault::KillBoth { node },
@@ -401,7 +443,7 @@ pub(super) fn spoil(rng: &mut Rng, rank: &mut RankScript) {
     rank.reported = Duration::from_millis(rng.u64(..NOTICE.as_millis() as u64));
 }
 
-fn address(node: usize) -> IpAddr {
+pub(super) fn address(node: usize) -> IpAddr {
     // Addresses are not in node order.
     IpAddr::V4(Ipv4Addr::new(10, 0, 0, (node * 37 % 211) as u8 + 1))
 }

@@ -1,27 +1,31 @@
 //! The world around the machines: time, faults, and the record of a round.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::time::Duration;
 
 use fastrand::Rng;
 use umiak_core::facts::Outcome;
 use umiak_core::machine::exit_code::CodeStyle;
-use umiak_core::machine::job::{Event, Machine};
+use umiak_core::machine::job::{Event, Machine, NODE_LOST};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator::{self, Coordinator, Options};
-use umiak_core::machine::round::messages::{Decision, JobKind, Join, Servers, Standing, Start};
-use umiak_core::model::{ExitCodes, FIRST_ATTEMPT, Generation, Job, JobId, Policy, StopPolicy, Timestamp};
+use umiak_core::machine::round::messages::{Decision, JobKind, Join, Servers, Stage, Standing, Start};
+use umiak_core::model::{ExitCodes, FIRST_ATTEMPT, Generation, Job, JobId, Policy, Restart, StopPolicy, Timestamp};
 
+use super::guest::TELLING;
+use super::journal::Entry;
 use super::judge::{self, Violation};
 use super::network::{Conn, Packet};
 use super::node::Fate;
-use super::scenario::{ABANDON, Fault, GRACE, Kind, SETTLE, Scenario};
+use super::scenario::{ABANDON, Fault, GRACE, SETTLE, Scenario, Way};
 use crate::simulate::Death;
 
 /// More steps than this mean that a machine is woken repeatedly without need.
 const STEPS: u64 = 400_000;
+/// Added to the window by [`Sabotage::LongWindow`].
+const LONGER: Duration = Duration::from_secs(4);
 
 /// A driver that is broken in one way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +53,26 @@ pub enum Sabotage {
     HideServers,
     /// A node whose trainers are done takes that for the end of the job.
     OwnEnds,
+    /// Ranks that are told to end count as ended, although some live on.
+    ForgetRanks,
+    /// The coordinator is given a larger budget of restarts.
+    MoreRestarts,
+    /// The coordinator is given a longer window for other nodes.
+    LongWindow,
+    /// Members keep the names of their first ranks.
+    NoRename,
+    /// Members do not report that they are ready again.
+    DropReady,
+    /// The guardian's last message and the end of a connection are not reported.
+    HideLosses,
+    /// Nodes are ordered by launch id.
+    SortStarts,
+    /// Starts do not say what the last attempt was.
+    ForgetLast,
+    /// Decisions do not reach nodes that never took part.
+    DropSpares,
+    /// Each start is sent twice.
+    RepeatStarts,
 }
 
 /// What will happen at some time.
@@ -77,6 +101,8 @@ pub(super) enum Item {
     },
     Job(usize, Event),
     Stand(usize, Standing),
+    /// A node that cannot start has tried to say so for long enough.
+    GiveUp(usize),
     /// A server opens its port.
     Open {
         node: usize,
@@ -96,11 +122,14 @@ pub(super) enum Item {
 pub(super) struct Node {
     pub(super) agent: Agent,
     pub(super) machine: Machine,
+    /// True until the first start, in an elastic job: the machine is made for that attempt.
+    pub(super) is_waiting: bool,
     pub(super) state: State,
     pub(super) vanished: bool,
     pub(super) paused: Timestamp,
     held: Vec<Item>,
-    pub(super) partition: Timestamp,
+    /// Until when messages from the coordinator, and to it, are held back.
+    pub(super) partition: [Timestamp; 2],
     pub(super) conn: Option<usize>,
     pub(super) tries: u64,
     tick: u64,
@@ -154,6 +183,8 @@ pub struct NodeRun {
     pub died: Option<Timestamp>,
     /// Ranks that are live when it leaves, and were not abandoned.
     pub survivors: usize,
+    /// How often it heard of a start that did without it, before it took part.
+    pub spare: usize,
 }
 
 /// A whole round.
@@ -163,6 +194,10 @@ pub struct Run {
     pub nodes: Vec<NodeRun>,
     pub coordinator_over: Option<Timestamp>,
     pub refusals: u64,
+    /// In elastic jobs, everything that the judge replays.
+    pub journal: Vec<(Timestamp, Entry)>,
+    /// How many messages of each kind were sent to or by each node, by attempt where they have one.
+    pub traffic: BTreeMap<(usize, &'static str, u32), u32>,
     pub steps: u64,
     /// True if a machine was woken repeatedly without need.
     pub spun: bool,
@@ -183,6 +218,8 @@ pub(super) struct World {
     pub(super) nodes: Vec<Node>,
     pub(super) conns: Vec<Conn>,
     pub(super) refusals: u64,
+    pub(super) journal: Vec<(Timestamp, Entry)>,
+    pub(super) traffic: BTreeMap<(usize, &'static str, u32), u32>,
     steps: u64,
     loud: bool,
     log: Vec<String>,
@@ -208,6 +245,8 @@ fn play(scenario: Scenario, sabotage: Option<Sabotage>, loud: bool) -> Run {
         nodes,
         conns: Vec::new(),
         refusals: 0,
+        journal: Vec::new(),
+        traffic: BTreeMap::new(),
         steps: 0,
         loud,
         log: Vec::new(),
@@ -219,17 +258,19 @@ fn play(scenario: Scenario, sabotage: Option<Sabotage>, loud: bool) -> Run {
         nodes: world.nodes.into_iter().map(|node| node.run).collect(),
         coordinator_over: world.coordinator_over,
         refusals: world.refusals,
+        journal: world.journal,
+        traffic: world.traffic,
         steps: world.steps,
         log: world.log,
     }
 }
 
-fn new_node(scenario: &Scenario, node: usize) -> Node {
-    let script = &scenario.nodes[node];
-    let processes = script.ranks[0].len();
+/// The job of a node, before its start.
+pub(super) fn new_machine(scenario: &Scenario, node: usize) -> Machine {
     let job = Job {
         name: JobId::new("simulated").expect("a plain name"),
         labels: std::collections::BTreeMap::new(),
+        agent_store: false,
         contracts: vec![],
         roles: scenario.roles(node),
         policy: Policy {
@@ -243,6 +284,12 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
     let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: false };
     let mut machine = Machine::new(job, style, scenario.seed);
     machine.share();
+    machine
+}
+
+fn new_node(scenario: &Scenario, node: usize) -> Node {
+    let script = &scenario.nodes[node];
+    let processes = script.ranks[0].len();
     let join = Join {
         launch: script.launch,
         command: 1,
@@ -257,12 +304,13 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
     };
     Node {
         agent: Agent::new(join, scenario.limits, script.comes.unwrap_or_default()),
-        machine,
+        machine: new_machine(scenario, node),
+        is_waiting: scenario.is_elastic(),
         state: State::Absent,
         vanished: false,
         paused: Timestamp::default(),
         held: Vec::new(),
-        partition: Timestamp::default(),
+        partition: [Timestamp::default(); 2],
         conn: None,
         tries: 0,
         tick: 0,
@@ -301,10 +349,6 @@ impl World {
         self.items.push(Some(item));
     }
 
-    pub(super) fn rough(&self) -> bool {
-        self.scenario.kind == Kind::Rough
-    }
-
     pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
         if self.loud {
             let micros = self.now.as_micros();
@@ -323,6 +367,7 @@ impl World {
             | Item::Connect { node, .. }
             | Item::Job(node, _)
             | Item::Stand(node, _)
+            | Item::GiveUp(node)
             | Item::Fault(Fault::Signal { node, .. } | Fault::Stop { node } | Fault::GuardianLost { node }) => {
                 Some(*node)
             }
@@ -344,15 +389,18 @@ impl World {
             Item::Come(node) => self.come(node),
             Item::Fault(fault) => self.fault(fault),
             Item::CoordinatorTick(tick) if tick == self.coordinator_tick => self.coordinator(coordinator::Event::Tick),
+            // A front that has left no longer wakes its agent.
+            Item::AgentTick(node, _) if self.has_left_waiting(node) => {}
             Item::AgentTick(node, tick) if tick == self.nodes[node].tick => self.agent(node, agent::Event::Tick),
             Item::CoordinatorTick(_) | Item::AgentTick(..) => {}
             Item::Coordinator(event) => self.coordinator(event),
             Item::Arrive { conn, up, packet } => self.arrive(conn, up, packet),
-            Item::Notice { conn, up: true } => self.coordinator(coordinator::Event::Closed { link: conn as u64 }),
+            Item::Notice { conn, up: true } => self.deliver_up(conn, Packet::Fin),
             Item::Notice { conn, up: false } => self.closed_here(self.conns[conn].node, conn),
             Item::Connect { node, tried, began } => self.connected(node, tried, began),
             Item::Job(node, event) => self.job(node, event),
-            Item::Stand(node, standing) => self.stand(node, standing),
+            Item::Stand(node, standing) => self.prepared(node, standing),
+            Item::GiveUp(node) => self.leave_waiting(node, Outcome::Failed, NODE_LOST),
             Item::Open { node, attempt, rank } => self.open(node, attempt, rank),
             Item::Death { node, attempt, rank, fate } => self.die(node, attempt, rank, fate),
         }
@@ -369,7 +417,12 @@ impl World {
                 limits: scenario.limits,
                 settle: SETTLE,
                 hang: None,
-                restart: scenario.restart,
+                restart: Restart {
+                    max: scenario.restart.max + if self.sabotage == Some(Sabotage::MoreRestarts) { 2 } else { 0 },
+                    ..scenario.restart
+                },
+                window: scenario.window
+                    + if self.sabotage == Some(Sabotage::LongWindow) { LONGER } else { Duration::ZERO },
                 seed: scenario.seed,
             };
             self.coordinator = Some(Coordinator::new(options, self.now));
@@ -378,17 +431,32 @@ impl World {
         if self.sabotage == Some(Sabotage::Hasty) && node % 3 == 1 {
             self.job(node, Event::Start);
         }
+        self.record(Entry::Came { node });
         let standing = self.scenario.standing(node, FIRST_ATTEMPT);
         self.note_ready(node, &standing);
+        if self.nodes[node].is_waiting && matches!(standing.stage, Stage::Unable { .. }) {
+            self.plan(self.now + TELLING, Item::GiveUp(node));
+        }
         self.agent(node, agent::Event::Tick);
     }
 
     fn fault(&mut self, fault: Fault) {
         self.note(|| format!("{fault:?}"));
+        if self.nodes[fault.node()].state == State::Here {
+            self.record(Entry::Fault(fault));
+        }
         match fault {
             Fault::Break { node } => self.break_link(node),
-            Fault::Partition { node, lasts } => {
-                self.nodes[node].partition = self.nodes[node].partition.max(self.now + lasts);
+            Fault::BreakLate { node, late } => self.break_late(node, late),
+            Fault::Partition { node, lasts, way } => {
+                let until = self.now + lasts;
+                let [down, up] = &mut self.nodes[node].partition;
+                if way != Way::ToCoordinator {
+                    *down = until.max(*down);
+                }
+                if way != Way::FromCoordinator {
+                    *up = until.max(*up);
+                }
             }
             Fault::Pause { node, lasts } => {
                 let until = self.now + lasts;
@@ -404,6 +472,10 @@ impl World {
             Fault::KillFront { node } => self.kill(node, true, true),
             Fault::KillBoth { node } => self.kill(node, false, true),
             Fault::Vanish { node } => self.kill(node, false, false),
+            Fault::Signal { node, signal } if self.nodes[node].is_waiting => self.signal_waiting(node, signal),
+            Fault::Stop { node } | Fault::GuardianLost { node } if self.nodes[node].is_waiting => {
+                self.leave_waiting(node, Outcome::Failed, NODE_LOST);
+            }
             Fault::Signal { node, signal } => self.job(node, Event::Signalled { signal }),
             Fault::Stop { node } => self.job(node, Event::StopAsked { kill: false }),
             Fault::GuardianLost { node } => self.guardian_lost(node),
@@ -425,6 +497,7 @@ impl World {
         (dead.state, dead.vanished) = (State::Dead, !closes);
         dead.run.died = Some(self.now);
         dead.conn = None;
+        self.record(Entry::Died { node });
         self.bury_all(node);
         if node == 0 && closes {
             self.end_coordinator();
@@ -483,7 +556,8 @@ impl World {
     /// A front exits when its job and its part in the round are over; the coordinator's also waits for the coordinator.
     pub(super) fn leave_if_over(&mut self, node: usize) {
         let front = &self.nodes[node];
-        let over = front.machine.is_finished() && front.agent.is_over() && (node > 0 || self.coordinator.is_none());
+        let ended = self.has_left_waiting(node) || front.machine.is_finished() && front.agent.is_over();
+        let over = ended && (node > 0 || self.coordinator.is_none());
         if !over || front.state != State::Here {
             return;
         }
@@ -491,6 +565,7 @@ impl World {
         let front = &mut self.nodes[node];
         front.state = State::Left;
         front.run.left = Some(self.now);
+        self.record(Entry::Left { node });
         if let Some(conn) = self.nodes[node].conn.take() {
             self.transmit(conn, true, Packet::Fin);
         }
