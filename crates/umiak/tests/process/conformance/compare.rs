@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use umiak_core::contract::differences::{DIFFERENCES, Kind, Surface};
+use umiak_core::contract::differences::{Difference, Kind, Surface};
 
 use super::Case;
 use super::observe::{LogFile, Observation, is_pod_log};
@@ -12,21 +12,21 @@ use super::observe::{LogFile, Observation, is_pod_log};
 pub(super) struct Seen {
     pub(super) surface: Surface,
     pub(super) kind: Kind,
-    /// Matched against the patterns of [`DIFFERENCES`].
+    /// Matched against the patterns of the list.
     pub(super) name: String,
     /// Place and both values, for the message.
     detail: String,
-    paddle_code: Option<i32>,
+    original_code: Option<i32>,
 }
 
 impl Seen {
     fn new(surface: Surface, kind: Kind, name: &str, detail: String) -> Self {
-        Self { surface, kind, name: name.to_owned(), detail, paddle_code: None }
+        Self { surface, kind, name: name.to_owned(), detail, original_code: None }
     }
 
-    /// Paddle's exit code, if it differs from umiak's.
-    pub(super) fn paddle_code(&self) -> Option<i32> {
-        self.paddle_code
+    /// The original's exit code, if it differs from umiak's.
+    pub(super) fn original_code(&self) -> Option<i32> {
+        self.original_code
     }
 }
 
@@ -37,12 +37,12 @@ impl fmt::Display for Seen {
 }
 
 /// Returns all differences.
-pub(super) fn compare(case: &Case, theirs: &Observation, ours: &Observation) -> Vec<Seen> {
+pub(super) fn compare(case: &Case, list: &[Difference], theirs: &Observation, ours: &Observation) -> Vec<Seen> {
     let mut seen = Vec::new();
     if theirs.code != ours.code {
         let detail = format!("{} became {}", theirs.code, ours.code);
         let difference = Seen::new(Surface::Exit, Kind::Changed, "exit code", detail);
-        seen.push(Seen { paddle_code: Some(theirs.code), ..difference });
+        seen.push(Seen { original_code: Some(theirs.code), ..difference });
     }
     let names = |seen: &Observation| seen.ranks.iter().map(|rank| rank.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(theirs), names(ours), "other ranks");
@@ -55,8 +55,12 @@ pub(super) fn compare(case: &Case, theirs: &Observation, ours: &Observation) -> 
         maps(&mut seen, Surface::Process, &place, &text(&theirs.process), &text(&ours.process));
     }
     files(&mut seen, theirs, ours);
-    check_backups(ours);
-    console(&mut seen, case, &theirs.console, &ours.console);
+    if case.original.is_torch() {
+        stdout(&mut seen, &theirs.stdout, &ours.stdout);
+    } else {
+        check_backups(ours);
+    }
+    console(&mut seen, case, list, &theirs.console, &ours.console);
     seen
 }
 
@@ -70,10 +74,10 @@ fn maps(
     let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
     for name in names {
         let (kind, detail) = match (theirs.get(name), ours.get(name)) {
-            (Some(paddle), None) => (Kind::Absent, format!("{place}, {paddle:?}")),
+            (Some(original), None) => (Kind::Absent, format!("{place}, {original:?}")),
             (None, Some(own)) => (Kind::Added, format!("{place}, {own:?}")),
-            (Some(paddle), Some(own)) if paddle != own => {
-                (Kind::Changed, format!("{place}, {paddle:?} became {own:?}"))
+            (Some(original), Some(own)) if original != own => {
+                (Kind::Changed, format!("{place}, {original:?} became {own:?}"))
             }
             _ => continue,
         };
@@ -103,11 +107,11 @@ fn files(seen: &mut Vec<Seen>, theirs: &Observation, ours: &Observation) {
         match (theirs.files.get(name), ours.files.get(name)) {
             (Some(_), None) => differs(Kind::Absent, String::new()),
             (None, Some(_)) => differs(Kind::Added, String::new()),
-            (Some(paddle), Some(own)) => {
-                if paddle.mode != own.mode {
-                    differs(Kind::Changed, format!("mode {:o} became {:o}", paddle.mode, own.mode));
+            (Some(original), Some(own)) => {
+                if original.mode != own.mode {
+                    differs(Kind::Changed, format!("mode {:o} became {:o}", original.mode, own.mode));
                 }
-                contents(seen, name, &paddle.text, &own.text);
+                contents(seen, name, &original.text, &own.text);
             }
             (None, None) => {}
         }
@@ -123,7 +127,9 @@ fn contents(seen: &mut Vec<Seen>, name: &str, theirs: &str, ours: &str) {
     if is_pod_log(name) {
         return pod_logs(seen, name, theirs, ours);
     }
-    if theirs != ours {
+    // Blanks in JSON do not matter.
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+    if theirs != ours && (json(theirs).is_none() || json(theirs) != json(ours)) {
         let detail = format!("{theirs:?} became {ours:?}");
         seen.push(Seen::new(Surface::File, Kind::Changed, name, detail));
     }
@@ -176,14 +182,23 @@ fn environ(line: &str) -> Option<BTreeMap<String, String>> {
         .collect()
 }
 
+/// Ranks write to torchrun's own stdout, and torchrun itself never does: all lines are equal, their order is not.
+fn stdout(seen: &mut Vec<Seen>, theirs: &[String], ours: &[String]) {
+    if theirs != ours {
+        let detail = format!("{theirs:?} became {ours:?}");
+        seen.push(Seen::new(Surface::Console, Kind::Changed, "stdout", detail));
+    }
+}
+
 /// Counts a missing line and a new line as one change if an entry of that kind covers both.
-fn console(seen: &mut Vec<Seen>, case: &Case, theirs: &BTreeSet<String>, ours: &BTreeSet<String>) {
+fn console(seen: &mut Vec<Seen>, case: &Case, list: &[Difference], theirs: &BTreeSet<String>, ours: &BTreeSet<String>) {
     // Lines quoted from a log are prefixed with a bar.
     let quoted = |line: &str| ours.contains(&format!("  │ {line}"));
     let mut absent: Vec<&String> = theirs.difference(ours).filter(|line| !quoted(line)).collect();
     let mut added: Vec<&String> = ours.difference(theirs).collect();
-    for entry in DIFFERENCES {
-        let covers = |line: &String| entry.covers(Surface::Console, case.generation, case.jobs, Kind::Changed, line);
+    for entry in list {
+        let generation = case.original.generation();
+        let covers = |line: &String| entry.covers(Surface::Console, generation, case.jobs, Kind::Changed, line);
         while let (Some(from), Some(to)) =
             (absent.iter().position(|line| covers(line)), added.iter().position(|line| covers(line)))
         {

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """The conformance probe: a "training script" that records how it was started.
 
 It replaces a user's script under any launcher, and needs only Python's standard library. It
@@ -7,10 +8,13 @@ It replaces a user's script under any launcher, and needs only Python's standard
 3. exits as `UMIAK_PROBE_EXIT` says.
 
 `UMIAK_PROBE_EXIT` is a comma list of `rank:code`, for example `1:7` or `0:3,2:1`. A rank in the
-list waits until its peers have reported, sleeps 0.2 s, and exits with its code. When the variable is set,
-a rank that is not in the list waits until the launcher stops it. Unset or empty, every rank exits 0 at once.
+list waits until its peers have reported, sleeps 0.2 s, and exits with its code; a negative code is a signal.
+`1:7@0` applies to the first attempt only. When the list has an entry for this attempt, a rank that is not in the
+list waits until the launcher stops it. Unset or empty, every rank exits 0 at once. With `UMIAK_PROBE_ERROR` a rank
+that fails writes torch's error file first.
 
-The rank is `PADDLE_TRAINER_ID`. In a job with servers only trainers have one; the others are named by role
+The rank is `PADDLE_TRAINER_ID` or `RANK`. Reports of later attempts have the number of the attempt in their name,
+and `again` in the name of the rank. In a job with servers only trainers have one; the others are named by role
 and number, for example `pserver-1`. A server listens on its port. All of them run until the trainers are
 done or the launcher stops them; a trainer is done when all processes have reported.
 """
@@ -18,6 +22,7 @@ done or the launcher stops them; a trainer is done when all processes have repor
 import json
 import os
 import resource
+import signal
 import socket
 import sys
 import time
@@ -43,9 +48,18 @@ def listed(env, role):
 def rank_name(env):
     role = env.get("TRAINING_ROLE", "TRAINER")
     if role == "TRAINER":
-        return env.get("PADDLE_TRAINER_ID", "none")
+        return env.get("PADDLE_TRAINER_ID") or env.get("RANK", "none")
     ports = [endpoint.rpartition(":")[2] for endpoint in listed(env, role)]
     return f"{role.lower()}-{ports.index(env['PADDLE_PORT'])}"
+
+
+def attempt():
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def suffix():
+    """Returns the end of the report's file name."""
+    return f".{attempt()}.json" if attempt() else ".json"
 
 
 def text(raw):
@@ -98,7 +112,7 @@ def observe(started):
     pid = os.getpid()
     return {
         "version": 1,
-        "rank": rank_name(os.environ),
+        "rank": rank_name(os.environ) + " again" * attempt(),
         "started_unix": started,
         "env": {text(name): text(value) for name, value in sorted(os.environb.items())},
         "argv": [text(os.fsencode(word)) for word in sys.argv],
@@ -133,7 +147,7 @@ def write_report(report):
     if not out:
         return
     os.makedirs(out, exist_ok=True)
-    path = os.path.join(out, f"probe.{report['rank']}.json")
+    path = os.path.join(out, f"probe.{rank_name(os.environ)}{suffix()}")
     draft = f"{path}.{report['pid']}.tmp"
     with open(draft, "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1, sort_keys=True)
@@ -144,15 +158,17 @@ def write_report(report):
 def planned_exits(plan):
     exits = {}
     for entry in filter(None, (part.strip() for part in plan.split(","))):
+        entry, _, only = entry.partition("@")
         rank, _, code = entry.rpartition(":")
-        exits[rank] = int(code)
+        if not only or int(only) == attempt():
+            exits[rank] = int(code)
     return exits
 
 
 def await_files(kind, count):
     out, deadline = os.environ.get("UMIAK_PROBE_OUT"), time.monotonic() + 20.0
     while out and time.monotonic() < deadline:
-        if sum(name.startswith(f"{kind}.") and name.endswith(".json") for name in os.listdir(out)) >= count:
+        if sum(name.startswith(f"{kind}.") and name.endswith(suffix()) for name in os.listdir(out)) >= count:
             return
         time.sleep(0.01)
 
@@ -163,7 +179,7 @@ def await_peers():
     if "TRAINING_ROLE" in env:
         await_files("probe", sum(len(listed(env, role)) for role in LISTS))
     else:
-        await_files("probe", int(env.get("PADDLE_TRAINERS_NUM", "1")))
+        await_files("probe", int(env.get("LOCAL_WORLD_SIZE") or env.get("PADDLE_TRAINERS_NUM", "1")))
 
 
 def serve(env):
@@ -183,11 +199,27 @@ def finish(env, rank):
         pass
 
 
+def write_error():
+    """Writes the error file of torch's `record` decorator."""
+    message = {"message": "ValueError: bad batch", "extraInfo": {"py_callstack": "the stack", "timestamp": "1"}}
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w", encoding="utf-8") as file:
+        json.dump({"message": message}, file)
+
+
+def fail(code):
+    if os.environ.get("UMIAK_PROBE_ERROR"):
+        write_error()
+    if code < 0:
+        os.kill(os.getpid(), -code)
+        signal.pause()
+    return code
+
+
 def main():
     started = time.time()
     report = observe(started)
 
-    rank = report["rank"]
+    rank = rank_name(os.environ)
     # One write per line: `print` under `-u` writes the text and its newline apart.
     os.write(1, f"probe rank {rank} ready\n".encode())
     os.write(2, f"probe rank {rank} writes to stderr\n".encode())
@@ -204,7 +236,7 @@ def main():
     if rank in exits:
         await_peers()
         time.sleep(0.2)
-        return exits[rank]
+        return fail(exits[rank])
     time.sleep(LONGEST_WAIT_SECONDS)
     return EXIT_NOBODY_STOPPED_US
 
