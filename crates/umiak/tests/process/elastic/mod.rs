@@ -1,0 +1,351 @@
+//! Elastic jobs on several hosts: nodes join, leave, are killed and cut off, and the others go on.
+
+mod frameworks;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use umiak_testkit::components::Component::{Netns, Python};
+use umiak_testkit::components::trials;
+use umiak_testkit::sandbox::{Outcome, Running};
+use umiak_testkit::suite::Suite;
+
+use crate::nodes::Cluster;
+
+pub(crate) fn register(suite: &mut Suite) {
+    frameworks::register(suite);
+    suite
+        .test("elastic::nodes_join_and_leave", &[Netns, Python], join_and_leave)
+        .test("elastic::launch_takes_a_range_too", &[Netns, Python], launch)
+        .test("elastic::a_spare_takes_over", &[Netns, Python], spare)
+        .test("elastic::cut_off_nodes_are_given_up", &[Netns, Python], partition)
+        .test("elastic::the_coordinators_loss_ends_the_job", &[Netns, Python], coordinator_lost)
+        .test("elastic::a_node_that_keeps_failing_is_left_out", &[Netns, Python], left_out)
+        .test("elastic::checkpoints_survive_random_changes", &[Netns, Python], chaos);
+}
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+/// Ranks of each node.
+const RANKS: usize = 2;
+/// Steps from one checkpoint to the next.
+const EVERY: u64 = 5;
+
+/// A job of two to four nodes, and a directory that all of them see.
+struct Elastic {
+    cluster: Cluster,
+    shared: PathBuf,
+    script: String,
+}
+
+/// One start of a rank, as it wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Started {
+    attempt: u32,
+    rank: usize,
+    world: usize,
+    node: usize,
+    reason: String,
+    before: String,
+    step: u64,
+    pid: u32,
+}
+
+impl Elastic {
+    fn new(hosts: usize) -> Self {
+        let cluster = Cluster::new(hosts);
+        let shared = cluster.sandboxes[0].path().join("shared");
+        std::fs::create_dir(&shared).expect("the sandbox can be written");
+        let script = format!("{}/tests/process/elastic/train.py", env!("CARGO_MANIFEST_DIR"));
+        Self { cluster, shared, script }
+    }
+
+    fn start(&self, host: usize, flags: &str) -> Running<'_> {
+        let every = EVERY.to_string();
+        let script = ["python3", &self.script, self.shared.to_str().expect("a path in UTF-8"), &every];
+        let ranks = RANKS.to_string();
+        let words = flags.split(' ').chain(["--nproc-per-node", &ranks, "--no-python"]).chain(script);
+        self.cluster.sandboxes[host].umiak(words).on(self.cluster.network.host(host)).start()
+    }
+
+    fn lines(&self) -> Vec<Vec<String>> {
+        let text = std::fs::read_to_string(self.shared.join("log")).unwrap_or_default();
+        text.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
+    }
+
+    fn starts(&self) -> Vec<Started> {
+        let lines = self.lines().into_iter().filter(|words| words[0] == "start" && words.len() == 9);
+        let number = |word: &String| word.parse().expect("a number");
+        lines
+            .map(|words| Started {
+                attempt: number(&words[1]) as u32,
+                rank: number(&words[2]),
+                world: number(&words[3]),
+                node: number(&words[4]),
+                reason: words[5].clone(),
+                before: words[6].clone(),
+                step: number(&words[7]) as u64,
+                pid: number(&words[8]) as u32,
+            })
+            .collect()
+    }
+
+    /// The last attempt, once all its ranks have started.
+    fn last(&self) -> Option<(u32, Vec<Started>)> {
+        let starts = self.starts();
+        let attempt = starts.iter().map(|start| start.attempt).max()?;
+        let ranks: Vec<Started> = starts.into_iter().filter(|start| start.attempt == attempt).collect();
+        let distinct: BTreeSet<usize> = ranks.iter().map(|start| start.rank).collect();
+        (distinct.len() == ranks[0].world).then_some((attempt, ranks))
+    }
+
+    /// Waits until an attempt after this one runs on so many nodes.
+    fn await_nodes(&self, on: &Running<'_>, after: u32, nodes: usize) -> (u32, Vec<Started>) {
+        let mut found = None;
+        let is_there = |last: &(u32, Vec<Started>)| last.0 > after && last.1[0].world == nodes * RANKS;
+        on.wait_until(&format!("an attempt after {after} on {nodes} nodes"), || {
+            found = self.last().filter(is_there);
+            found.is_some()
+        });
+        found.expect("it was waited for")
+    }
+
+    fn finish(&self) {
+        std::fs::write(self.shared.join("finish"), "").expect("the sandbox can be written");
+    }
+
+    /// What must hold of every run: each attempt has one world, ranks are started once, only one attempt trains at a time,
+    /// and the next one goes on from the last checkpoint.
+    fn judge(&self) {
+        let mut worlds: BTreeMap<u32, usize> = BTreeMap::new();
+        for start in self.starts() {
+            let world = *worlds.entry(start.attempt).or_insert(start.world);
+            assert_eq!(world, start.world, "two worlds in one attempt: {start:?}");
+        }
+        let (mut attempt, mut step, mut checkpoint) = (0, 0, 0);
+        for words in self.lines() {
+            match words[0].as_str() {
+                "start" if words[2] == "0" => {
+                    let (next, from): (u32, u64) = (words[1].parse().unwrap(), words[7].parse().unwrap());
+                    assert!(next > attempt, "attempt {next} started after {attempt}");
+                    assert!(from >= checkpoint && from <= step, "from {from}, saved {checkpoint}, done {step}");
+                    assert!(step - from <= EVERY, "{} steps were lost", step - from);
+                    (attempt, step) = (next, from);
+                }
+                "step" => {
+                    assert_eq!(words[1], attempt.to_string(), "two attempts train");
+                    step = words[2].parse().unwrap();
+                    // Written after the step.
+                    checkpoint = checkpoint.max((step.saturating_sub(1)) / EVERY * EVERY);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Flags with times that suit a test.
+fn flags(range: &str) -> String {
+    format!(
+        "torchrun --nnodes {range} --rdzv-backend c10d --rdzv-endpoint 192.168.0.1:29400 --rdzv-id job7 --max-restarts 100 --rdzv-conf last_call_timeout=0.5,join_timeout=60 --node-timeout 2s --reconnect-window 3s --grace 2s"
+    )
+}
+
+fn expect_all(outcomes: Vec<Outcome>, code: i32) {
+    for outcome in outcomes {
+        outcome.expect_code(code);
+    }
+}
+
+fn join_and_leave() {
+    let job = Elastic::new(3);
+    let snapshot = job.cluster.snapshot();
+    let flags = flags("2:4");
+    let first = job.start(0, &flags);
+    let second = job.start(1, &flags);
+    let (attempt, ranks) = job.await_nodes(&first, 0, 2);
+    assert_eq!(attempt, 1);
+    assert!(ranks.iter().all(|start| start.reason == "-" && start.before == "-"), "{ranks:?}");
+    let third = job.start(2, &flags);
+    let (attempt, ranks) = job.await_nodes(&first, attempt, 3);
+    assert!(ranks.iter().all(|start| start.reason == "node_joined" && start.before == "4"), "{ranks:?}");
+    second.signal(SIGTERM);
+    let (attempt, ranks) = job.await_nodes(&first, attempt, 2);
+    assert!(ranks.iter().all(|start| start.reason == "node_left" && start.before == "6"), "{ranks:?}");
+    second.finish().expect_code(143);
+    third.signal(SIGKILL);
+    let again = job.start(1, &flags);
+    let (_, ranks) = job.await_nodes(&first, attempt, 2);
+    assert!(ranks.iter().all(|start| start.reason == "node_lost"), "{ranks:?}");
+    let _ = third.finish();
+    job.finish();
+    let outcome = first.finish();
+    outcome.expect_code(0).expect_err("joined; all ranks start again").expect_err("left; all ranks start again");
+    outcome.expect_err("was lost, its umiak was killed; all ranks start again");
+    assert!(!outcome.err().contains("error["), "changes are no failures:\n{}", outcome.err());
+    again.finish().expect_code(0);
+    snapshot.assert_as_before();
+    job.judge();
+}
+
+fn launch() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let flags = "--nnodes 1:3 --master 192.168.0.1:6768 --elastic_timeout 1 --nproc_per_node 1";
+    let first = cluster.launch(0, flags, &["*:touch up;await go"]);
+    let second = cluster.launch(1, flags, &["*:touch up;await go"]);
+    first.wait_until("two nodes", || cluster.sandboxes[1].path().join("up").exists());
+    let third = cluster.launch(2, flags, &["*:touch up;await go"]);
+    third.wait_for_file("up");
+    cluster.go();
+    expect_all(vec![first.finish(), second.finish(), third.finish()], 0);
+    snapshot.assert_as_before();
+}
+
+fn spare() {
+    let job = Elastic::new(3);
+    let snapshot = job.cluster.snapshot();
+    let flags = flags("1:2");
+    let (first, second) = (job.start(0, &flags), job.start(1, &flags));
+    let (attempt, _) = job.await_nodes(&first, 0, 2);
+    let third = job.start(2, &flags);
+    // A spare changes nothing.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(job.last().map(|(attempt, _)| attempt), Some(attempt));
+    second.signal(SIGKILL);
+    let (_, ranks) = job.await_nodes(&first, attempt, 2);
+    assert!(ranks.iter().all(|start| start.reason == "node_lost" && start.before == "4"), "{ranks:?}");
+    let _ = second.finish();
+    // The next one is still a spare when the job ends.
+    let fourth = job.start(1, &flags);
+    fourth.wait_until("it waits", || job.cluster.sandboxes[1].path().exists());
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    job.finish();
+    expect_all(vec![first.finish(), third.finish()], 0);
+    fourth.finish().expect_code(0).expect_err("the job runs on 2 other nodes; this one joins when it is needed");
+    snapshot.assert_as_before();
+    job.judge();
+}
+
+/// Both directions, and one only. After the cut the node may come back with a new launch.
+fn partition() {
+    for both in [true, false] {
+        let job = Elastic::new(3);
+        let snapshot = job.cluster.snapshot();
+        let flags = flags("2:3");
+        let (first, second, third) = (job.start(0, &flags), job.start(1, &flags), job.start(2, &flags));
+        let (attempt, _) = job.await_nodes(&first, 0, 3);
+        let (here, there) = (job.cluster.network.host(0), job.cluster.network.host(2));
+        if both {
+            here.cut(there);
+        } else {
+            there.lose(100);
+        }
+        let (attempt, ranks) = job.await_nodes(&first, attempt, 2);
+        assert!(ranks.iter().all(|start| start.reason == "node_lost"), "{ranks:?}");
+        third.finish().expect_code(123).expect_err("the coordinator was lost");
+        if both {
+            here.join(there);
+        } else {
+            there.lose(0);
+        }
+        let again = job.start(2, &flags);
+        job.await_nodes(&first, attempt, 3);
+        job.finish();
+        expect_all(vec![first.finish(), second.finish(), again.finish()], 0);
+        snapshot.assert_as_before();
+        job.judge();
+    }
+}
+
+fn coordinator_lost() {
+    let job = Elastic::new(3);
+    let snapshot = job.cluster.snapshot();
+    let flags = flags("1:3");
+    let (first, second, third) = (job.start(0, &flags), job.start(1, &flags), job.start(2, &flags));
+    job.await_nodes(&first, 0, 3);
+    first.signal(SIGKILL);
+    for run in [second, third] {
+        run.finish().expect_code(123).expect_err("error[R0005]: the coordinator was lost");
+    }
+    let _ = first.finish();
+    snapshot.assert_as_before();
+    job.judge();
+}
+
+fn left_out() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let flags = format!("{} --nproc-per-node 1 --no-python", flags("2:3"));
+    for (host, script) in ["sleep 1000000", "sleep 1000000", "sleep 0.3; exit 9"].iter().enumerate() {
+        cluster.sandboxes[host].write("train.sh", format!("[ $GROUP_WORLD_SIZE = 2 ] && touch up && exit 0\n{script}"));
+    }
+    let start = |host: usize| {
+        let words = flags.split(' ').chain(["sh", "train.sh"]);
+        cluster.sandboxes[host].umiak(words).on(cluster.network.host(host)).start()
+    };
+    let runs: Vec<Running<'_>> = (0..3).map(start).collect();
+    let outcomes: Vec<Outcome> = runs.into_iter().map(Running::finish).collect();
+    outcomes[0].expect_code(0).expect_err("is left out, only its ranks failed in 3 attempts in a row");
+    outcomes[1].expect_code(0);
+    outcomes[2].expect_code(9);
+    snapshot.assert_as_before();
+}
+
+/// Random changes.
+fn chaos() {
+    let seed = fastrand::u64(..10_000);
+    let _ = writeln!(std::io::stdout(), "seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let job = Elastic::new(5);
+    let snapshot = job.cluster.snapshot();
+    let flags = flags("2:4");
+    let mut runs: Vec<Option<Running<'_>>> = (0..5).map(|_| None).collect();
+    runs[0] = Some(job.start(0, &flags));
+    runs[1] = Some(job.start(1, &flags));
+    let mut met: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut attempt = 0;
+    for _ in 0..trials(20) {
+        let live: Vec<usize> = (0..5).filter(|host| runs[*host].is_some()).collect();
+        let first = runs[0].as_ref().expect("the coordinator runs");
+        let (now, ranks) = job.await_nodes(first, attempt, live.len().min(4));
+        attempt = now;
+        std::thread::sleep(std::time::Duration::from_millis(rng.u64(..300)));
+        let free: Vec<usize> = (1..5).filter(|host| runs[*host].is_none()).collect();
+        let others = &live[1..];
+        let event = match rng.u32(..6) {
+            0 | 1 if live.len() < 4 => "join",
+            2 if live.len() > 2 => "kill the front",
+            3 if live.len() > 2 => "stop",
+            4 => "kill the guardian",
+            _ => "kill a rank",
+        };
+        *met.entry(event).or_default() += 1;
+        let victim = others[rng.usize(..others.len())];
+        match event {
+            "join" => {
+                let host = free[rng.usize(..free.len())];
+                runs[host] = Some(job.start(host, &flags));
+            }
+            "kill a rank" => umiak_sys::descend::signal(ranks[rng.usize(..ranks.len())].pid, SIGKILL),
+            // Another one is started, and the node stays.
+            "kill the guardian" => {
+                let front = runs[victim].as_ref().expect("it is live").pid();
+                umiak_sys::descend::signal(umiak_sys::descend::children(front)[0], SIGKILL);
+            }
+            _ => {
+                let run = runs[victim].take().expect("it is live");
+                run.signal(if event == "stop" { SIGTERM } else { SIGKILL });
+                let _ = run.finish();
+            }
+        }
+    }
+    for (event, times) in met {
+        let _ = writeln!(std::io::stdout(), "{times:>6}  {event}");
+    }
+    job.finish();
+    expect_all(runs.into_iter().flatten().map(Running::finish).collect(), 0);
+    snapshot.assert_as_before();
+    job.judge();
+}
