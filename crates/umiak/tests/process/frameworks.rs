@@ -1,13 +1,14 @@
 //! Real training: Paddle and PyTorch over gloo on CPU, with only the environment that the launcher sets.
 
+mod relay;
 mod servers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use umiak_testkit::components::Component::{Paddle, Torch};
 use umiak_testkit::components::environment;
 use umiak_testkit::net::Host;
-use umiak_testkit::sandbox::{Outcome, Sandbox};
+use umiak_testkit::sandbox::{Outcome, Run, Sandbox};
 use umiak_testkit::suite::Suite;
 
 pub(crate) fn register(suite: &mut Suite) {
@@ -22,6 +23,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("frameworks::torch_trains_on_two_ranks", &[Torch], || trains_in_paddles_words("torch_ddp.py"))
         .test("frameworks::torch_trains_on_four_ranks", &[Torch], || trains_in_our_words("torch_ddp.py"))
         .test("frameworks::torch_rank_1_is_the_cause", &[Torch], || names_the_cause("torch_fails.py", &["1"]));
+    relay::register(suite);
     servers::register(suite);
 }
 
@@ -45,14 +47,24 @@ pub(crate) fn train(sandbox: &Sandbox, words: &[&str]) -> Outcome {
 
 /// The same on a host, with more variables.
 pub(crate) fn train_on(host: Option<&Host>, sandbox: &Sandbox, words: &[&str], env: &[(&str, &str)]) -> Outcome {
-    let (home, temporary) = (sandbox.path().join("home"), sandbox.path().join("caches"));
-    std::fs::create_dir(&temporary).expect("the sandbox can be written");
-    let run = sandbox.umiak(words).env("HOME", home).env("TMPDIR", temporary);
-    let run = env.iter().fold(run.env("VIRTUAL_ENV", virtual_environment()), |run, (name, value)| run.env(name, value));
+    let run = prepared(sandbox, &virtual_environment(), words);
+    let run = env.iter().fold(run, |run, (name, value)| run.env(name, value));
     let outcome = if let Some(host) = host { run.on(host) } else { run }.finish();
+    assert_only_caches(sandbox);
+    outcome
+}
+
+/// `umiak` with these words in an active virtual environment, and with directories for the caches of frameworks.
+pub(crate) fn prepared<'a>(sandbox: &'a Sandbox, environment: &Path, words: &[&str]) -> Run<'a> {
+    let (home, temporary) = (sandbox.path().join("home"), sandbox.path().join("caches"));
+    std::fs::create_dir_all(&temporary).expect("the sandbox can be written");
+    sandbox.umiak(words).env("HOME", home).env("TMPDIR", temporary).env("VIRTUAL_ENV", environment)
+}
+
+/// Fails if umiak left files in the temporary directory of [`prepared`].
+pub(crate) fn assert_only_caches(sandbox: &Sandbox) {
     let left: Vec<String> = sandbox.list("caches").into_iter().filter(|name| name.starts_with("umiak-")).collect();
     assert!(left.is_empty(), "left behind: {left:?}");
-    outcome
 }
 
 /// Torch 2.15 sometimes aborts at interpreter exit, also under torchrun. Such a run is repeated.
@@ -82,8 +94,10 @@ fn trains_in_our_words(script: &str) {
 pub(crate) fn has_learned(outcome: &Outcome, ranks: u32) {
     outcome.expect_code(0);
     let text = outcome.out();
-    let last = text.lines().find(|line| line.contains("done in")).unwrap_or_else(|| panic!("no last line:\n{text}"));
-    assert!(last.starts_with(&format!("rank 0/{ranks} ")), "{last}");
+    // The console may show other ranks too.
+    let first = format!("rank 0/{ranks} ");
+    let is_last = |line: &&str| line.starts_with(&first) && line.contains("done in");
+    let last = text.lines().find(is_last).unwrap_or_else(|| panic!("no last line of rank 0:\n{text}"));
     assert!(last.ends_with(&format!("weights identical on all {ranks} ranks")), "{last}");
     has_fallen(last);
 }

@@ -113,8 +113,11 @@ fn killed_at_work() {
         let log = sandbox.read_if_there("log/workerlog.1").unwrap_or_default();
         String::from_utf8_lossy(&log).contains("worker 1/2  step   1")
     };
-    let said = killed(1, trains);
-    assert!(said.contains("  pserver-0, trainer 0-1 (SIGTERM"), "all other processes were stopped:\n{said}");
+    let facts = killed(1, trains);
+    // The report names only those that were still live when it was printed.
+    let sent = facts.iter().find(|fact| fact["type"] == "stop_sent").expect("the others were stopped");
+    assert_eq!(sent["how"], "terminate");
+    assert_eq!(sent["replicas"], serde_json::json!(["pserver-0", "trainer-0", "trainer-1"]));
 }
 
 /// With gloo, the first server hosts a rendezvous in child processes before it serves; these must be stopped too.
@@ -122,8 +125,8 @@ fn killed_as_a_host() {
     killed(0, |_, server| umiak_sys::descend::children(server).len() >= 2);
 }
 
-/// Kills a server once `is_time` returns true, and returns umiak's stderr.
-fn killed(index: u32, is_time: impl Fn(&Sandbox, u32) -> bool) -> String {
+/// Kills a server once `is_time` returns true, and returns the recorded facts.
+fn killed(index: u32, is_time: impl Fn(&Sandbox, u32) -> bool) -> Vec<Value> {
     let sandbox = Sandbox::new();
     let flags = ["launch", "--run_mode", "ps", "--server_num", "2", "--trainer_num", "2"];
     let script = example("ctr_ps.py");
@@ -149,7 +152,7 @@ fn killed(index: u32, is_time: impl Fn(&Sandbox, u32) -> bool) -> String {
         .expect_err(&format!("✗ {name} on "))
         .expect_err("was killed by SIGKILL");
     assert_eq!(outcome.err().matches("✗ ").count(), 1, "others were blamed:\n{}", outcome.err());
-    outcome.err()
+    journal(&sandbox)
 }
 
 fn calls() {
