@@ -104,9 +104,10 @@ fn sweep_hurried_by_signals() {
 /// Drift: a Ctrl-C while the run was already stopping printed nothing.
 fn ctrl_c_after_stop() {
     let sandbox = Sandbox::new();
-    let run =
-        sandbox.launch_toy("--nproc_per_node 2 --grace 50s", &["*:ignore 15;ignore 2;touch up;sleep 60000"]).start();
-    run.wait_for_file("up");
+    let actions = &["0:ignore 15;ignore 2;touch up-0;sleep 60000", "1:ignore 15;ignore 2;touch up-1;sleep 60000"];
+    let run = sandbox.launch_toy("--nproc_per_node 2 --grace 50s", actions).start();
+    run.wait_for_file("up-0");
+    run.wait_for_file("up-1");
     ask(umiak(&sandbox, "stop 1 --no-wait")).expect_code(0);
     run.wait_until("the stop", || is_recorded(&sandbox, "stopping"));
     let stops = |count: usize| journal(&sandbox).iter().filter(|fact| fact["type"] == "stopping").count() == count;

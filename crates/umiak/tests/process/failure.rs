@@ -206,8 +206,10 @@ fn interrupt_stops_everything() {
 
 fn second_interrupt_kills() {
     let sandbox = Sandbox::new();
-    let run = sandbox.launch_toy("--nproc_per_node 2 --grace 60s", &[&format!("*:stubborn;touch up;{WAIT}")]).start();
-    run.wait_for_file("up");
+    let actions = [format!("0:stubborn;touch up-0;{WAIT}"), format!("1:stubborn;touch up-1;{WAIT}")];
+    let run = sandbox.launch_toy("--nproc_per_node 2 --grace 60s", &[&actions[0], &actions[1]]).start();
+    run.wait_for_file("up-0");
+    run.wait_for_file("up-1");
     std::thread::sleep(Duration::from_millis(100));
     run.signal(2);
     std::thread::sleep(Duration::from_millis(100));

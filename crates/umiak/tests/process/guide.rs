@@ -24,6 +24,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("guide::the_examples_of_openpai_are_true", &[Python], || examples(&OPENPAI))
         .test("guide::the_examples_of_pipelines_are_true", &[Python], || examples(&PIPELINES))
         .test("guide::the_examples_of_paddleflow_are_true", &[], || examples(&PADDLEFLOW))
+        .test("guide::the_examples_of_torchrun_are_true", &[Python], || examples(&TORCHRUN))
         .test("guide::the_quickstart_is_true_and_short", &[Python], quickstart)
         .test("guide::the_first_document_of_the_readme_runs_when_copied", &[Python], readme)
         .test("guide::the_examples_of_servers_are_true", &[Python], || examples(&SERVERS));
@@ -97,6 +98,20 @@ const PADDLEFLOW: Guide = Guide {
     goes_on: true,
 };
 
+const TORCHRUN: Guide = Guide {
+    file: "docs/guide/torchrun.md",
+    settings: &[
+        ("umiak torchrun --nproc-per-node 2 --no-python ./hello.sh", Setting::AnyOrder),
+        ("umiak torchrun --nproc-per-node 2 -t 3 --log-dir logs --no-python ./hello.sh", Setting::AnyOrder),
+        ("umiak torchrun --nproc-per-node 2 train.py", Setting::AnyOrder),
+        ("umiak torchrun --max-restarts 3 --no-python ./flaky.sh", Setting::Plain),
+        ("PET_NPROC_PER_NODE=2 PET_NO_PYTHON=1 umiak torchrun ./hello.sh", Setting::AnyOrder),
+        ("umiak torchrun --nnodes 1:4 train.py", Setting::Plain),
+    ],
+    mistakes: &[],
+    goes_on: false,
+};
+
 const QUICKSTART: Guide = Guide {
     file: "docs/guide/quickstart.md",
     settings: &[
@@ -128,6 +143,8 @@ const SERVERS: Guide = Guide {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setting {
     Plain,
+    /// Several ranks write to the console; the order of their lines does not matter.
+    AnyOrder,
     /// A driver that shows this many GPUs.
     Gpus(u32),
     /// The guide's fixed ports are replaced by free ones, and the last of them is taken.
@@ -265,8 +282,12 @@ fn lint(guide: &Guide, shell: &Shell, scripts: &[(&str, &str)]) {
 fn rehearse(shell: &Shell, command: &str) {
     shell.sandbox.write("train.py", "");
     let line = command.replace("umiak launch ", "umiak launch --dry-run ");
+    let line = line.replace("umiak torchrun ", "umiak torchrun --dry-run ");
+    // Here are no GPUs.
+    let line = line.replace("--nproc-per-node gpu", "--nproc-per-node 2");
+    let host = if line.contains("torchrun") { "--local-addr" } else { "--host" };
     let several = line.contains("192.168.0.1");
-    let line = if several { line.replace("--dry-run ", "--dry-run --host 192.168.0.1 ") } else { line };
+    let line = if several { line.replace("--dry-run ", &format!("--dry-run {host} 192.168.0.1 ")) } else { line };
     shell.line(&line).finish().expect_code(0);
 }
 
@@ -301,7 +322,7 @@ impl<'a> Block<'a> {
 
     /// Command lines that are not run here.
     fn commands(&self) -> Vec<&'a str> {
-        let is_command = |line: &&str| line.contains("umiak launch ");
+        let is_command = |line: &&str| line.contains("umiak launch ") || line.contains("umiak torchrun ");
         let is_shell = self.kind == "sh" && self.script().is_none() && self.text.lines().all(|line| is_command(&line));
         if is_shell { self.text.lines().collect() } else { Vec::new() }
     }
@@ -345,8 +366,11 @@ impl Example<'_> {
         };
         let ranks: BTreeSet<String> = log.lines().map(neutral).collect();
         // With several replicas, lines start with the replica's name.
-        let is_of_rank =
-            |line: &str| ranks.contains(line) || line.split_once(" | ").is_some_and(|(_, line)| ranks.contains(line));
+        // So do lines of `torchrun -t`, in another form.
+        let is_of_rank = |line: &str| {
+            let is_prefixed = |end: &str| line.split_once(end).is_some_and(|(_, line)| ranks.contains(line));
+            ranks.contains(line) || is_prefixed(" | ") || is_prefixed("]:")
+        };
         let shown: Vec<String> = self.lines.iter().map(|line| neutral(line)).collect();
         let mut seen: Vec<String> = lines.iter().map(|line| neutral(line)).collect();
         if setting == Setting::Interrupt {
@@ -361,7 +385,11 @@ impl Example<'_> {
                 let is_wanted = |line: &&String| is_anything(line) || is_of_rank(line) == is_rank;
                 lines.iter().filter(is_wanted).cloned().collect()
             };
-            let (shown, seen) = (of(&shown), of(&seen));
+            let (mut shown, mut seen) = (of(&shown), of(&seen));
+            if is_rank && setting == Setting::AnyOrder {
+                shown.sort();
+                seen.sort();
+            }
             let text: String = seen.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
             if !pattern(&shown).is_match(&text) {
                 let whose = if is_rank { "rank 0's" } else { "umiak's" };
@@ -416,6 +444,11 @@ fn said(shell: &Shell) -> String {
     let replicas = below(runs).into_iter().flat_map(|run| below(run.join("tasks")));
     let logs = replicas.flat_map(below).map(|attempt| attempt.join("log"));
     let logs = logs.chain([shell.sandbox.path().join("log/workerlog.0")]);
+    // Those of torchrun: `logs/ID/attempt_0/0/stdout.log`.
+    let runs = below(shell.sandbox.path().join("state/runs")).into_iter().map(|run| run.join("logs"));
+    let jobs = runs.chain([shell.sandbox.path().join("logs")]).flat_map(below);
+    let streams = jobs.flat_map(below).flat_map(below).flat_map(below);
+    let logs = logs.chain(streams.filter(|path| path.extension().is_some_and(|it| it == "log")));
     logs.filter_map(|log| std::fs::read(log).ok()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
 }
 
@@ -488,6 +521,10 @@ fn without_ports(text: &str) -> String {
 fn without_figures(text: &str) -> String {
     [
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "DATE"),
+        (r"\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d", "DATE"),
+        (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}_[a-z0-9_]{8}", "ID"),
+        (r"^  host      : \S+", "  host : HOST"),
+        (r"\(pid: \d+\) *$", "(pid: PID)"),
         (r"^\d\d:\d\d:\d\d ", "TIME "),
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "DATE"),
         (r"\b(now|\d+ (s|min|h) ago)\b", "AGO"),

@@ -5,7 +5,9 @@
 mod conformance;
 mod convert;
 mod drift;
+mod elastic;
 mod escapes;
+mod etcd;
 mod failure;
 mod faults;
 mod files;
@@ -44,7 +46,9 @@ mod shell;
 mod show;
 mod signals;
 mod stdin;
+mod store;
 mod surroundings;
+mod torchrun;
 
 use umiak_testkit::sandbox::set_binary;
 use umiak_testkit::suite::Suite;
@@ -65,7 +69,10 @@ fn main() -> std::process::ExitCode {
     convert::register(&mut suite);
     show::register(&mut suite);
     stdin::register(&mut suite);
+    store::register(&mut suite);
+    etcd::register(&mut suite);
     conformance::register(&mut suite);
+    torchrun::register(&mut suite);
     frameworks::register(&mut suite);
     seeds::register(&mut suite);
     lines::register(&mut suite);
@@ -90,6 +97,7 @@ fn main() -> std::process::ExitCode {
     idle::register(&mut suite);
     several::register(&mut suite);
     nodes::register(&mut suite);
+    elastic::register(&mut suite);
     history::register(&mut suite);
     recorded::register(&mut suite);
     run::register(&mut suite);

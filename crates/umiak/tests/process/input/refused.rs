@@ -205,19 +205,14 @@ pub(super) const USAGE: &[Row<'_>] = &[
 /// Recognised but not implemented.
 pub(super) const NOT_YET: &[Row<'_>] = &[
     (
-        "umiak torchrun --nproc_per_node 2 train.py",
+        "umiak torchrun --nnodes 2:4 train.py",
         2,
-        "error[L0003]: `torchrun` is not supported yet\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
+        "error[L0002]: `--nnodes 2:4` cannot be used with the backend `static`\nhint: nodes come and go with `--rdzv-backend c10d --rdzv-endpoint HOST:29400`\n",
     ),
     (
-        "torchrun train.py",
+        "torchrun --rdzv-backend etcd --rdzv-endpoint node-a train.py",
         2,
-        "error[L0003]: `torchrun` is not supported yet\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
-    ),
-    (
-        "umiak python -m torch.distributed.run train.py",
-        2,
-        "error[L0003]: `python -m torch.distributed.run` is not supported yet\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
+        "error[L0003]: the rendezvous backend `etcd` is not supported yet\nhint: `c10d` needs no server: `--rdzv-backend c10d --rdzv-endpoint HOST:29400`\n",
     ),
     (
         "umiak python -m paddlerec.run -m c.yaml -b b.yaml",
@@ -231,9 +226,9 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
     ),
     ("umiak top", 2, "error[L0003]: `umiak top` is not supported yet\nhint: `umiak --help` lists the commands\n"),
     (
-        "umiak launch --nnodes 2:4 train.py",
+        "umiak launch --nnodes 1:2 --ips 10.0.0.1,10.0.0.2 train.py",
         2,
-        "error[L0003]: `--nnodes` is the range `2:4`, and elastic jobs are not supported yet\nhint: write `--nnodes 2`\n",
+        "error[L0002]: `--nnodes 1:2` cannot be used here: no nodes can come and go\nhint: say where the nodes meet with `--master HOST:PORT`\n",
     ),
     (
         "umiak launch --nproc_per_node gpu train.py",
@@ -315,7 +310,7 @@ pub(super) const OWN: &[Row<'_>] = &[
     (
         "umiak schema nothing",
         2,
-        "error[L0001]: invalid value 'nothing' for '[FORMAT]' [possible values: code, detached, error, explain, facts, job, lint, logs, ls, pipeline-plan, plan, removed, show, show-pai, stacks, stop, wait]\n",
+        "error[L0001]: invalid value 'nothing' for '[FORMAT]' [possible values: code, detached, error, explain, facts, job, lint, logs, ls, pipeline-plan, plan, removed, show, show-pai, stacks, stop, store, wait]\n",
     ),
 ];
 

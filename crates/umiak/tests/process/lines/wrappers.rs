@@ -94,7 +94,7 @@ fn runners_that_do_not_answer() {
         assert_eq!((outcome.out(), outcome.err()), (String::new(), expected.to_owned()), "{line}");
     }
     program(&shell, "bin/uv", STAND_IN);
-    let outcome = shell.line("umiak uv run python -m torch.distributed.run where.py").finish();
+    let outcome = shell.line("umiak uv run python -m paddlerec.run -m c.yaml").finish();
     outcome.expect_code(2).expect_err("error[L0003]: `").expect_err("is not supported yet");
     let outcome = shell.line("umiak uv run train.py").finish();
     outcome.expect_code(2).expect_err("error[L0001]: `umiak uv run` starts launchers, and `train.py` is not one\n");

@@ -13,7 +13,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("nodes::the_guides_lines_for_two_nodes", &[Netns, Python], the_guides_lines)
         .test("nodes::other_cards_on_each_node", &[Netns, Python], other_cards)
         .test("nodes::on_paddlecloud_ips_may_be_omitted", &[Netns, Python], paddlecloud)
-        .test("nodes::our_guides_lines", &[Netns], our_guide);
+        .test("nodes::our_guides_lines", &[Netns], our_guide)
+        .test("nodes::the_lines_of_the_guide_to_torchrun", &[Netns], torchrun);
 }
 
 /// Writes its arguments and environment to `seen.RANK`.
@@ -166,6 +167,36 @@ fn paddlecloud() {
     };
     let current = "umiak python -m paddle.distributed.launch --gpus=0,1 train.py";
     assert_eq!(on_two_nodes([current, current], endpoints).len(), 4);
+}
+
+/// Runs the lines of the guide to torchrun that are for two nodes.
+fn torchrun() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/torchrun.md");
+    let guide = std::fs::read_to_string(guide).expect("the guide is there");
+    let blocks = guide.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let blocks: Vec<&str> = blocks.filter(|block| block.contains("--nnodes 2")).collect();
+    assert_eq!(blocks.len(), 2, "one block for each backend");
+    for block in blocks {
+        let lines: Vec<&str> = block.lines().collect();
+        let cluster = super::Cluster::new(2);
+        let snapshot = cluster.snapshot();
+        let shells = [(); 2].map(|()| Shell::with_decoy());
+        let start = |node: usize| {
+            let path = shells[node].sandbox.write("hello.sh", "#!/bin/sh\necho \"rank $RANK of $WORLD_SIZE\"\n");
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(path, mode).expect("a mode");
+            shells[node].line(lines[node % lines.len()]).on(cluster.network.host(node)).start()
+        };
+        let outcomes = super::finish((0..2).map(start).collect());
+        let mut seen: Vec<String> = Vec::new();
+        for outcome in &outcomes {
+            assert_eq!(outcome.code(), 0, "{block}\n{}", outcome.err());
+            seen.extend(outcome.out().lines().map(str::to_owned));
+        }
+        seen.sort();
+        assert_eq!(seen, [0, 1, 2, 3].map(|rank| format!("rank {rank} of 4")), "{block}");
+        snapshot.assert_as_before();
+    }
 }
 
 /// Runs every `sh` block of the guide to several nodes on two nodes. A block of two lines has one for each node.

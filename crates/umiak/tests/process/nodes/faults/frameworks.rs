@@ -9,8 +9,11 @@ use crate::frameworks::{example, has_learned, support, virtual_environment, watc
 
 pub(super) fn register(suite: &mut Suite) {
     suite
-        .test("nodes::faults::paddle_trains_on_two_hosts", &[Netns, Paddle], || trains("paddle_train.py"))
-        .test("nodes::faults::torch_trains_on_two_hosts", &[Netns, Torch], || trains("torch_ddp.py"))
+        .test("nodes::faults::paddle_trains_on_two_hosts", &[Netns, Paddle], || trains(&[], "paddle_train.py"))
+        .test("nodes::faults::paddle_trains_on_two_hosts_with_a_relay", &[Netns, Paddle], || {
+            trains(&["--store-relay"], "paddle_train.py");
+        })
+        .test("nodes::faults::torch_trains_on_two_hosts", &[Netns, Torch], || trains(&[], "torch_ddp.py"))
         .test("nodes::faults::paddle_rank_of_the_second_host_is_the_cause", &[Netns, Paddle], || {
             names_the_cause("paddle_fails.py", "3");
         })
@@ -43,9 +46,11 @@ fn train(cluster: &Cluster, words: &[&str]) -> Vec<Outcome> {
     outcomes
 }
 
-fn trains(script: &str) {
+fn trains(flags: &[&str], script: &str) {
     let first = watched(|| {
-        let mut outcomes = train(&Cluster::new(2), &[&example(script), "--steps", "60"]);
+        let script = example(script);
+        let words = [flags, &[&script, "--steps", "60"]].concat();
+        let mut outcomes = train(&Cluster::new(2), &words);
         outcomes[1].expect_code(outcomes[0].code());
         outcomes.swap_remove(0)
     });
