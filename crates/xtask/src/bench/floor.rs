@@ -15,7 +15,8 @@ use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 use umiak_testkit::floor::{fork_exec, monotonic_nanos};
 
-use super::{crowd, machine, pipeline};
+use super::rows::restart;
+use super::{crowd, machine, pipeline, store};
 
 /// The first argument.
 pub(crate) const WORD: &str = "floor";
@@ -45,12 +46,17 @@ pub(crate) fn main() -> anyhow::Result<Option<ExitCode>> {
             Command::new(program).args(arguments).env("RANK", rank.to_string()).spawn().map(|child| child.id())
         }),
         (Some("rank"), [directory, fails]) => be_rank(Path::new(directory), number(fails)? as u32),
+        (Some("restart-rank"), [directory, ranks]) => restart::be_rank(Path::new(directory), number(ranks)? as u32),
         (Some("write"), [bytes, stamps]) => write_lines(number(bytes)?, Path::new(stamps)),
         (Some("host"), words) => crowd::host(words),
         (Some("agents"), words) => crowd::agents(words),
         (Some("clients"), words) => crowd::clients(words),
         (Some("machine"), [story, replicas]) => machine::perform(story, number(replicas)? as u32),
         (Some("schedule"), [shape, steps]) => pipeline::schedule(shape, number(steps)? as u32),
+        (Some("store-floor"), []) => store::floor(),
+        (Some("store-load"), [load, port, clients, each, round]) => {
+            store::load(load, [number(port)?, number(clients)?, number(each)?, number(round)?])
+        }
         _ => bail!("`{WORD}` is only used by benchmarks"),
     }
     .map(Some)

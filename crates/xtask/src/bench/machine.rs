@@ -105,7 +105,7 @@ pub(crate) fn perform(story: &OsStr, replicas: u32) -> anyhow::Result<ExitCode> 
 fn job(replicas: u32) -> anyhow::Result<Job> {
     let role = Role::new(RoleName::new("trainer")?, replicas);
     let (labels, contracts, policy) = (BTreeMap::new(), Vec::new(), Policy::default());
-    Ok(Job { name: JobId::new("bench")?, labels, contracts, roles: vec![role], policy })
+    Ok(Job { name: JobId::new("bench")?, labels, contracts, agent_store: false, roles: vec![role], policy })
 }
 
 /// Answers the effects of the machine until there are none, and returns the number of events.

@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: umiak compared with its peers and the kernel's floor, in one run. `launch` covers one node and
 //! is in this module, `rendezvous` several nodes, `run` documents and recorded runs, `machine` the job's state machine,
-//! `lint` hostile documents, `pipeline` pipelines.
+//! `lint` hostile documents, `pipeline` pipelines, `store` the store.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -22,6 +22,8 @@
 //! | `machine` | the state machine of a job, without a process |
 //! | `lint` | documents made to exhaust time |
 //! | `pipeline` | pipelines, beside ninja and `make` |
+//! | `store` | the store, beside torch's |
+//! | `store_load` | its clients |
 
 mod against;
 mod crowd;
@@ -40,6 +42,8 @@ mod rounds;
 mod rows;
 pub(crate) mod run;
 mod statistics;
+pub(crate) mod store;
+mod store_load;
 mod verdict;
 
 use std::fs;

@@ -30,6 +30,14 @@ pub(crate) enum Metric {
     StepMemory,
     Planning,
     Scheduling,
+    StoreAdd,
+    StoreAddTime,
+    StoreGet,
+    StoreGetTime,
+    StoreBarrier,
+    StoreAddWait,
+    StoreGloo,
+    Restart,
 }
 
 /// How a number is compared with the floor's.
@@ -41,7 +49,7 @@ pub(crate) enum Relation {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 30] = [
         Self::Start,
         Self::Crash,
         Self::Memory,
@@ -64,6 +72,14 @@ impl Metric {
         Self::StepMemory,
         Self::Planning,
         Self::Scheduling,
+        Self::StoreAdd,
+        Self::StoreAddTime,
+        Self::StoreGet,
+        Self::StoreGetTime,
+        Self::StoreBarrier,
+        Self::StoreAddWait,
+        Self::StoreGloo,
+        Self::Restart,
     ];
 
     pub(crate) fn title(self) -> &'static str {
@@ -94,6 +110,14 @@ impl Metric {
             }
             Self::Planning => "`umiak plan` of a pipeline with N steps, without printing it",
             Self::Scheduling => "The scheduler alone: CPU time per step of a pipeline with N steps",
+            Self::StoreAdd => "The store: additions per second, N connections",
+            Self::StoreAddTime => "CPU time of the server per addition",
+            Self::StoreGet => "The store: reads per second (a wait and a get each), N connections",
+            Self::StoreGetTime => "CPU time of the server per request of these",
+            Self::StoreBarrier => "N clients connect to the store and meet at a barrier of the server",
+            Self::StoreAddWait => "N clients connect to the store and meet with add and wait",
+            Self::StoreGloo => "N gloo ranks publish their addresses and read those of all others",
+            Self::Restart => "One of N ranks fails: until all ranks of the next attempt have begun",
         }
     }
 
@@ -112,10 +136,15 @@ impl Metric {
             | Self::RunLine
             | Self::Lint
             | Self::Steps
-            | Self::Planning => "ms",
+            | Self::Planning
+            | Self::StoreBarrier
+            | Self::StoreAddWait
+            | Self::StoreGloo
+            | Self::Restart => "ms",
+            Self::StoreAdd | Self::StoreGet => "/s",
             Self::StepMemory => "bytes",
             Self::Memory | Self::AgentsMemory => "MB",
-            Self::Event | Self::Scheduling => "µs",
+            Self::Event | Self::Scheduling | Self::StoreAddTime | Self::StoreGetTime => "µs",
             Self::WakeUps => "",
             Self::Log => "MB/s",
             Self::SlowReader => "×",
@@ -124,8 +153,12 @@ impl Metric {
 
     pub(crate) fn relation(self) -> Relation {
         match self {
-            Self::Start | Self::Log | Self::Replicas | Self::Steps => Relation::Times,
-            Self::Crash | Self::FirstLine | Self::NodesStart | Self::NodesCrash | Self::RunLine => Relation::Over,
+            Self::Start | Self::Log | Self::Replicas | Self::Steps | Self::StoreAdd | Self::StoreAddTime => {
+                Relation::Times
+            }
+            Self::Crash | Self::FirstLine | Self::NodesStart | Self::NodesCrash | Self::RunLine | Self::Restart => {
+                Relation::Over
+            }
             Self::Memory
             | Self::WakeUps
             | Self::SlowReader
@@ -138,12 +171,17 @@ impl Metric {
             | Self::Lint
             | Self::StepMemory
             | Self::Planning
-            | Self::Scheduling => Relation::None,
+            | Self::Scheduling
+            | Self::StoreGet
+            | Self::StoreGetTime
+            | Self::StoreBarrier
+            | Self::StoreAddWait
+            | Self::StoreGloo => Relation::None,
         }
     }
 
     pub(crate) fn is_better_when_small(self) -> bool {
-        self != Self::Log
+        !matches!(self, Self::Log | Self::StoreAdd | Self::StoreGet)
     }
 }
 

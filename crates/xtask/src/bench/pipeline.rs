@@ -208,7 +208,14 @@ fn pipeline_of(shape: Shape, steps: u32) -> anyhow::Result<Pipeline> {
     let name = JobId::new("large")?;
     let labels = BTreeMap::new();
     let policy = Policy::default();
-    let job = Job { name: name.clone(), labels: labels.clone(), contracts: vec![], roles: vec![], policy };
+    let job = Job {
+        name: name.clone(),
+        labels: labels.clone(),
+        agent_store: false,
+        contracts: vec![],
+        roles: vec![],
+        policy,
+    };
     let node = |name: String, deps: Vec<u32>, items, body| Node {
         name,
         parent: Pipeline::ROOT,

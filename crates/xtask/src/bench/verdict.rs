@@ -9,6 +9,7 @@ use super::pipeline::{PLANNED, STEPS};
 use super::rendezvous::{CRASH_RANKS, START_RANKS};
 use super::run::{LOG_GIGABYTES, REPLICAS, RUNS};
 use super::statistics::median;
+use super::store::{CONNECTIONS, CROWD, RANKS, RESTARTED};
 
 /// Sizes in the requirements.
 pub(crate) const MOST_RANKS: u32 = 1000;
@@ -19,6 +20,7 @@ pub(crate) const UMIAK_MASTER: &str = "umiak, --master";
 pub(crate) const UMIAK_AT_ONCE: &str = "umiak, all at the same moment";
 pub(crate) const UMIAK_LOGS: &str = "umiak logs";
 pub(crate) const UMIAK_TAIL: &str = "umiak logs -n 10";
+pub(crate) const LIBUV: &str = "torch's store (libuv)";
 pub(crate) const HTTP_MASTER: &str = "Paddle's HTTP master";
 
 /// One requirement.
@@ -181,6 +183,43 @@ pub(crate) fn of_runs(series: &[Series]) -> Vec<Verdict> {
             measured: format!("{over:+.1} ms"),
             must: Some(at_most(over, 40.0, "≤ 40 ms")),
             goal: Some(at_most(over, 15.0, "≤ 15 ms")),
+        });
+    }
+    found
+}
+
+/// Verdicts on the store.
+pub(crate) fn of_store(series: &[Series]) -> Vec<Verdict> {
+    let ratio = |metric, size| {
+        let (ours, theirs) = (median_of(series, metric, size, UMIAK)?, median_of(series, metric, size, LIBUV)?);
+        Some((ours, theirs, if metric.is_better_when_small() { theirs / ours } else { ours / theirs }))
+    };
+    let mut found = Vec::new();
+    for (metric, size, what, goal) in [
+        (Metric::StoreAdd, CONNECTIONS, "additions per second", 5.0),
+        (Metric::StoreAddTime, CONNECTIONS, "CPU time per addition", 5.0),
+        (Metric::StoreGet, CONNECTIONS, "reads per second", 5.0),
+        (Metric::StoreGetTime, CONNECTIONS, "CPU time per request of a read", 5.0),
+        (Metric::StoreBarrier, CROWD, "4 096 clients join and meet at a barrier", 5.0),
+        (Metric::StoreGloo, RANKS, "256 gloo ranks exchange addresses", 5.0),
+    ] {
+        if let Some((ours, theirs, ratio)) = ratio(metric, size) {
+            let unit = metric.unit();
+            found.push(Verdict {
+                what,
+                measured: format!("{ratio:.2} × better ({ours:.1} {unit}, libuv {theirs:.1} {unit})"),
+                must: Some(at_least(ratio, 2.0, "2 × better than libuv")),
+                goal: Some(at_least(ratio, goal, "5 × better than libuv")),
+            });
+        }
+    }
+    let restart = median_of(series, Metric::Restart, RESTARTED, UMIAK);
+    if let (Some(ours), Some(floor)) = (restart, floor(series, Metric::Restart, RESTARTED)) {
+        found.push(Verdict {
+            what: "restart of 64 ranks",
+            measured: format!("floor {:+.1} ms ({ours:.1} ms, floor {floor:.1} ms)", ours - floor),
+            must: Some(at_most(ours - floor, 30.0, "≤ spawn floor + 30 ms")),
+            goal: None,
         });
     }
     found
@@ -409,6 +448,19 @@ mod tests {
         let found = of_machine(&all);
         assert_eq!(found.iter().map(kept).collect::<Vec<_>>(), [(Some(true), None), (Some(false), None)]);
         assert_eq!(found[0].measured, "1.60 × (0.80 µs, with 100 0.50 µs)");
+    }
+
+    #[test]
+    fn the_store_is_held_against_libuv() {
+        let all = [
+            series(Metric::StoreAdd, UMIAK, CONNECTIONS, false, &[100.0]),
+            series(Metric::StoreAdd, LIBUV, CONNECTIONS, false, &[40.0]),
+            series(Metric::StoreBarrier, UMIAK, CROWD, false, &[100.0]),
+            series(Metric::StoreBarrier, LIBUV, CROWD, false, &[150.0]),
+        ];
+        let found = of_store(&all);
+        assert_eq!(found.iter().map(kept).collect::<Vec<_>>(), [(Some(true), Some(false)), (Some(false), Some(false))]);
+        assert_eq!(found[0].measured, "2.50 × better (100.0 /s, libuv 40.0 /s)");
     }
 
     #[test]

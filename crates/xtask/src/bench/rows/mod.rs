@@ -9,6 +9,7 @@ pub(crate) mod log;
 pub(crate) mod nodes;
 pub(crate) mod pipelines;
 pub(crate) mod recorded;
+pub(crate) mod restart;
 pub(crate) mod start;
 
 use std::cell::RefCell;
