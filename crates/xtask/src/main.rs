@@ -54,6 +54,8 @@ enum Bench {
     Lint(bench::lint::Options),
     /// Pipelines: many steps, memory, large documents, the scheduler
     Pipeline(bench::pipeline::Options),
+    /// The store: requests, CPU time, many clients
+    Store(bench::store::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -70,6 +72,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Bench::Machine(options) => bench::machine::machine(root, &options),
             Bench::Lint(options) => bench::lint::lint(root, &options),
             Bench::Pipeline(options) => bench::pipeline::pipeline(root, &options),
+            Bench::Store(options) => bench::store::store(root, &options),
         },
     }
 }

@@ -1,9 +1,10 @@
-//! `docs/reference/cli.md`: the flags of `umiak launch` from their table, and the other commands from clap.
+//! `docs/reference/cli.md`: the flags of `umiak launch` and `umiak torchrun` from their tables, and the other commands from clap.
 
 use std::fmt::Write as _;
 
 use clap::Command;
 use umiak_core::formats::launch::flags::{FLAGS, Flag, Heading, Owner, Support, ValueKind};
+use umiak_core::formats::launch::torchrun::TORCH_FLAGS;
 use umiak_core::model::Generation;
 
 use super::HEADER;
@@ -16,20 +17,32 @@ pub(super) fn page() -> String {
     for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         let _ = writeln!(text, "| `{}` | {} |", usage(subcommand), about(subcommand));
     }
-    text += "\nThe flags of `umiak launch` are below. `umiak COMMAND -h` shows the arguments of the other commands.\n";
+    text += "\nThe flags of `umiak launch` and `umiak torchrun` are below. `umiak COMMAND -h` shows the arguments of the other commands.\n";
     text += PREFIX;
     text += LAUNCH;
-    for heading in Heading::ALL {
+    for (heading, rows) in by_heading(FLAGS) {
         let _ = write!(text, "\n### {}\n\n", heading.title());
-        let rows = FLAGS.iter().filter(|flag| flag.heading == heading);
         text += &table(
             &["flag", "meaning", "default", "variable", "generation"],
-            rows.map(|flag| {
+            rows.into_iter().map(|flag| {
                 [names(flag), meaning(flag), default(flag), variable(flag), generation(flag.owner).to_owned()]
             }),
         );
     }
+    text += TORCHRUN;
+    for (heading, rows) in by_heading(&TORCH_FLAGS) {
+        let title = if heading == Heading::Umiak { "Of umiak" } else { heading.title() };
+        let _ = write!(text, "\n### {title}\n\n");
+        let row = |flag| [names(flag), meaning(flag), default(flag), variable(flag)];
+        text += &table(&["flag", "meaning", "default", "variable"], rows.into_iter().map(row));
+    }
     text
+}
+
+/// The rows under each heading that has any.
+fn by_heading(table: &'static [Flag]) -> impl Iterator<Item = (Heading, Vec<&'static Flag>)> {
+    let rows = |heading: Heading| table.iter().filter(move |flag| flag.heading == heading).collect::<Vec<_>>();
+    Heading::ALL.into_iter().map(move |heading| (heading, rows(heading))).filter(|(_, rows)| !rows.is_empty())
 }
 
 const PREFIX: &str = "
@@ -42,7 +55,15 @@ const PREFIX: &str = "
 | `umiak python -m paddle.distributed.fleet.launch …` | the same, legacy generation |
 | `umiak fleetrun …` | the same |
 | the binary under the name `fleetrun` | the same |
-| `umiak torchrun …`, `umiak python -m torch.distributed.run …`, `umiak python -m paddlerec.run …` | not supported yet |
+| `umiak torchrun …`, `umiak python -m torch.distributed.run …`, the binary under the name `torchrun` | the launcher with the flags of torchrun |
+| `umiak python -m torch.distributed.launch …` | the same; adds `--local-rank=N` to the script's arguments, unless `--use-env` is given |
+| `umiak python -m paddlerec.run …` | not supported yet |
+";
+
+const TORCHRUN: &str = "
+## `umiak torchrun [flags] training_script …`
+
+The flags of torchrun up to version 2.15. Words may be joined by `_` or `-`, and flags of torchrun may be abbreviated as long as that is unambiguous. A flag wins over its variable. A variable of a switch is a number; any but 0 is on.
 ";
 
 const LAUNCH: &str = "
@@ -63,7 +84,7 @@ fn about(command: &Command) -> String {
 /// `umiak explain CODE`
 fn usage(command: &Command) -> String {
     let mut text = format!("umiak {}", command.get_name());
-    if command.get_name() == "launch" {
+    if ["launch", "torchrun"].contains(&command.get_name()) {
         return text + " [flags] training_script …";
     }
     for argument in command.get_positionals() {
@@ -126,6 +147,7 @@ fn generation(owner: Owner) -> &'static str {
         Owner::Current => "current",
         Owner::Both => "both",
         Owner::Old => "before 2.0",
+        Owner::Torch => "torchrun",
         Owner::Umiak => "ours",
     }
 }
@@ -137,7 +159,7 @@ mod tests {
     #[test]
     fn names_every_flag_and_every_command() {
         let page = page();
-        for flag in FLAGS {
+        for flag in FLAGS.iter().chain(TORCH_FLAGS.iter()) {
             for name in flag.names() {
                 assert!(page.contains(&format!("`{name}")), "{name}");
             }

@@ -246,6 +246,7 @@ fn of_members(sample: &Distributed) -> Vec<[String; 3]> {
         ..Role::new(RoleName::new(*name).expect("a sample name"), 2)
     };
     let job = Job {
+        agent_store: false,
         name: JobId::new("ctr").expect("a sample name"),
         labels: BTreeMap::new(),
         contracts: vec![sample.contract],
@@ -410,6 +411,7 @@ fn plan(sample: &Sample) -> Plan {
         log_dir: PathBuf::from("/home/li/log"),
         command: Resolved { program: PathBuf::from("/usr/bin/python3"), argv: words },
         attempt: FIRST_ATTEMPT,
+        last: None,
     };
     let share = Share::without_others(&spec.request, &inventory, &layout, &ports).expect("one node needs no other");
     finish(&spec.request, &inventory, layout, share, &run)

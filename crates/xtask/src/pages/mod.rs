@@ -28,6 +28,7 @@ pub(crate) fn all() -> Vec<Generated> {
         page("docs/design/attempt-states.md", states::page()),
         page("docs/man/umiak.1", man(None)),
         page("docs/man/umiak-launch.1", man(Some("launch"))),
+        page("docs/man/umiak-torchrun.1", man(Some("torchrun"))),
         page("docs/man/umiak-run.1", man(Some("run"))),
         page("docs/man/umiak-plan.1", man(Some("plan"))),
         page("docs/man/umiak-lint.1", man(Some("lint"))),
