@@ -1,6 +1,7 @@
 """Data-parallel training with PyTorch DDP: on GPUs with NCCL where each rank has one, else on CPU with gloo.
 
     umiak launch --nproc_per_node 2 examples/torch_ddp.py
+    umiak torchrun --nproc-per-node 2 examples/torch_ddp.py
 
 The script is an ordinary torchrun script: it reads RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT and does not depend on the launcher. It checks its result: the sum of an all-reduce,
