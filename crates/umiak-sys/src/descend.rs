@@ -68,7 +68,7 @@ pub(crate) fn group(pid: u32) -> Option<u32> {
 }
 
 /// The session id of a process.
-pub(crate) fn session(pid: u32) -> Option<u32> {
+pub fn session(pid: u32) -> Option<u32> {
     stat(pid, 3)
 }
 

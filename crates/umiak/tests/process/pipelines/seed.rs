@@ -13,9 +13,11 @@ pub(crate) fn register(suite: &mut Suite) {
 const EXAMPLE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/documents/paddleflow/distributed.yaml"));
 
-/// Processes of members that sleep, by their command lines and variables.
+/// Processes of members that sleep, by their command lines and variables. Each leads its session: a shell that has forked
+/// and not yet executed `sleep` has the same command line.
 fn sleeping(place: &Place) -> Vec<(String, BTreeMap<String, String>)> {
     let members = place.sandbox.processes().into_iter().filter(|(_, line)| line.contains("sleep 30; echo"));
+    let members = members.filter(|(pid, _)| umiak_sys::descend::session(*pid) == Some(*pid));
     let variables = |pid: u32| -> Option<BTreeMap<String, String>> {
         let bytes = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
