@@ -306,6 +306,8 @@ fn chaos() {
     runs[1] = Some(job.start(1, &flags));
     let mut met: BTreeMap<&str, usize> = BTreeMap::new();
     let mut attempt = 0;
+    // A node whose ranks alone fail three times in a row is left out, which is another test.
+    let mut last_failed = (0, 0);
     for _ in 0..trials(20) {
         let live: Vec<usize> = (0..5).filter(|host| runs[*host].is_some()).collect();
         let first = runs[0].as_ref().expect("the coordinator runs");
@@ -313,22 +315,36 @@ fn chaos() {
         attempt = now;
         std::thread::sleep(std::time::Duration::from_millis(rng.u64(..300)));
         let free: Vec<usize> = (1..5).filter(|host| runs[*host].is_none()).collect();
+        let is_spared = |host: &usize| *host != 0 && last_failed == (*host, 2);
+        let failing: Vec<usize> = live.iter().copied().filter(|host| !is_spared(host)).collect();
         let others = &live[1..];
         let event = match rng.u32(..6) {
             0 | 1 if live.len() < 4 => "join",
             2 if live.len() > 2 => "kill the front",
             3 if live.len() > 2 => "stop",
-            4 => "kill the guardian",
+            4 if failing.len() > 1 => "kill the guardian",
             _ => "kill a rank",
         };
         *met.entry(event).or_default() += 1;
-        let victim = others[rng.usize(..others.len())];
+        let candidates = match event {
+            "kill a rank" => &failing[..],
+            "kill the guardian" => &failing[1..],
+            _ => others,
+        };
+        let victim = candidates[rng.usize(..candidates.len())];
+        if event.starts_with("kill") && event != "kill the front" {
+            last_failed = (victim, if last_failed.0 == victim { last_failed.1 + 1 } else { 1 });
+        }
         match event {
             "join" => {
                 let host = free[rng.usize(..free.len())];
                 runs[host] = Some(job.start(host, &flags));
             }
-            "kill a rank" => umiak_sys::descend::signal(ranks[rng.usize(..ranks.len())].pid, SIGKILL),
+            "kill a rank" => {
+                let own = umiak_sys::descend::descendants(runs[victim].as_ref().expect("it is live").pid());
+                let own: Vec<u32> = ranks.iter().map(|start| start.pid).filter(|pid| own.contains(pid)).collect();
+                umiak_sys::descend::signal(own[rng.usize(..own.len())], SIGKILL);
+            }
             // Another one is started, and the node stays.
             "kill the guardian" => {
                 let front = runs[victim].as_ref().expect("it is live").pid();
