@@ -1,0 +1,325 @@
+//! Which node of a job over etcd is the coordinator: the one whose lease holds the job's key.
+//!
+//! ```text
+//! Idle ─► Looking ─► Follow the node that holds the key
+//!  ▲        │   └──► the key is vacant ─► claim it ─► Leading
+//!  └────────┴──────── the lease may expire soon, or the key is gone: Fence ◄──┘
+//! ```
+//!
+//! At most one node leads. A coordinator stops after two thirds of its lease without a renewal, counted from when the
+//! last successful one was *asked* for; etcd frees the key after the whole lease, counted from when it answered. The
+//! third between them is for clocks that differ in rate, and for ranks that take their grace.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Timestamp;
+
+/// A node that is not reached is asked for again after this time, if it still holds the key.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Time between two attempts to claim the key.
+const CLAIM: Duration = Duration::from_millis(500);
+
+/// The value of the key: the node that leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leader {
+    /// Where it listens for other nodes.
+    pub at: SocketAddr,
+    /// The launch id of its node.
+    pub launch: u64,
+    /// Tells this job from an earlier one with the same id; all its coordinators pass it on.
+    pub job: u64,
+}
+
+/// One node's time as coordinator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reign {
+    pub leader: Leader,
+    /// Of the key; no two reigns have the same.
+    pub revision: u64,
+}
+
+/// Input of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// This node, with this launch id, needs a coordinator. The one of this revision could not be reached, or has left.
+    Look { launch: u64, lost: Option<u64> },
+    /// The key, as it was at this revision of etcd.
+    Seen { key: Option<Reign>, at: u64 },
+    /// The answer to [`Effect::Claim`]: this node leads.
+    Claimed { reign: Reign, asked: Timestamp },
+    /// Another node holds the key.
+    Taken(Reign),
+    /// etcd was not reached.
+    NotClaimed,
+    /// The lease has been renewed; the request was sent at this time.
+    Renewed { asked: Timestamp },
+    /// etcd no longer knows the lease.
+    Expired,
+    /// The time of [`Election::deadline`] has come.
+    Tick,
+}
+
+/// Output of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Create the key with this node's lease.
+    Claim,
+    /// End the lease, so that the key is free at once.
+    Resign,
+    /// This node is the coordinator.
+    Lead(Reign),
+    /// Another one is.
+    Follow(Reign),
+    /// This node must stop being the coordinator: another one may be elected soon.
+    Fence,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Idle,
+    Looking {
+        lost: Option<u64>,
+        /// When the same coordinator is tried again.
+        again: Timestamp,
+    },
+    Leading {
+        reign: Reign,
+        renewed: Timestamp,
+    },
+}
+
+/// The state of one node.
+#[derive(Debug, Clone)]
+pub struct Election {
+    launch: u64,
+    lease: Duration,
+    state: State,
+    /// The key as it was last seen, and when; `None` before the first time.
+    seen: Option<(Option<Reign>, u64)>,
+    /// The revision of this node's own last reign.
+    own: u64,
+    /// True while the answer to a claim is awaited, and when the next may be made.
+    claiming: bool,
+    claim_at: Timestamp,
+}
+
+impl Election {
+    pub fn new(lease: Duration, now: Timestamp) -> Self {
+        Self { launch: 0, lease, state: State::Idle, seen: None, own: 0, claiming: false, claim_at: now }
+    }
+
+    /// The time without a renewal after which a coordinator stops.
+    pub fn fence(lease: Duration) -> Duration {
+        lease * 2 / 3
+    }
+
+    pub fn is_leading(&self) -> bool {
+        matches!(self.state, State::Leading { .. })
+    }
+
+    /// The transition function: synchronous, pure but for `self`, total.
+    pub fn step(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match event {
+            Event::Look { launch, lost } => {
+                self.launch = launch;
+                if !self.is_leading() {
+                    self.state = State::Looking { lost, again: now + AGAIN };
+                }
+            }
+            Event::Seen { key, at } => self.see(key, at, &mut effects),
+            Event::Claimed { reign, asked } => {
+                (self.claiming, self.own) = (false, reign.revision);
+                self.see(Some(reign), reign.revision, &mut effects);
+                // Nothing waits for a coordinator any more.
+                if let State::Looking { .. } = self.state {
+                    self.state = State::Leading { reign, renewed: asked };
+                    effects.push(Effect::Lead(reign));
+                } else {
+                    effects.push(Effect::Resign);
+                }
+            }
+            Event::Taken(reign) => {
+                self.claiming = false;
+                self.see(Some(reign), reign.revision, &mut effects);
+            }
+            // It may have been made all the same.
+            Event::NotClaimed => {
+                self.claiming = false;
+                effects.push(Effect::Resign);
+            }
+            Event::Renewed { asked } => {
+                if let State::Leading { renewed, .. } = &mut self.state {
+                    *renewed = (*renewed).max(asked);
+                }
+            }
+            Event::Expired => {
+                if self.is_leading() {
+                    self.fence_now(&mut effects);
+                }
+            }
+            Event::Tick => {}
+        }
+        self.advance(now, &mut effects);
+        effects
+    }
+
+    /// When [`Event::Tick`] is due at the latest; `None` if nothing is due.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        match self.state {
+            State::Idle => None,
+            State::Leading { renewed, .. } => Some(renewed + Self::fence(self.lease)),
+            State::Looking { again, .. } => match self.seen {
+                Some((Some(_), _)) => Some(again),
+                Some((None, _)) if !self.claiming => Some(self.claim_at),
+                _ => None,
+            },
+        }
+    }
+
+    fn advance(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        match self.state {
+            State::Idle => {}
+            State::Leading { renewed, .. } => {
+                if now >= renewed + Self::fence(self.lease) {
+                    self.fence_now(effects);
+                }
+            }
+            State::Looking { lost, again } => match self.seen {
+                None => {}
+                Some((None, _)) => {
+                    if !self.claiming && now >= self.claim_at {
+                        (self.claiming, self.claim_at) = (true, now + CLAIM);
+                        effects.push(Effect::Claim);
+                    }
+                }
+                // It is vacant soon.
+                Some((Some(reign), _)) if reign.revision == self.own || reign.leader.launch == self.launch => {}
+                Some((Some(reign), _)) => {
+                    if lost != Some(reign.revision) || now >= again {
+                        self.state = State::Idle;
+                        effects.push(Effect::Follow(reign));
+                    }
+                }
+            },
+        }
+    }
+
+    /// Answers to requests and news of the watch may overtake each other: what is older is dropped.
+    fn see(&mut self, key: Option<Reign>, at: u64, effects: &mut Vec<Effect>) {
+        if self.seen.is_some_and(|(_, seen)| at < seen) {
+            return;
+        }
+        self.seen = Some((key, at));
+        if let State::Leading { reign, .. } = self.state
+            && at > reign.revision
+            && key != Some(reign)
+        {
+            self.fence_now(effects);
+        }
+    }
+
+    fn fence_now(&mut self, effects: &mut Vec<Effect>) {
+        self.state = State::Idle;
+        effects.extend([Effect::Fence, Effect::Resign]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(9);
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_micros(millis * 1000)
+    }
+
+    fn reign(launch: u64, revision: u64) -> Reign {
+        Reign { leader: Leader { at: "192.168.0.1:7".parse().unwrap(), launch, job: 1 }, revision }
+    }
+
+    fn vacant(at: u64) -> Event {
+        Event::Seen { key: None, at }
+    }
+
+    fn held(reign: Reign) -> Event {
+        Event::Seen { key: Some(reign), at: reign.revision }
+    }
+
+    fn node() -> Election {
+        Election::new(LEASE, at(0))
+    }
+
+    #[test]
+    fn a_vacant_key_is_claimed_and_held() {
+        let mut node = node();
+        assert_eq!(node.step(Event::Look { launch: 1, lost: None }, at(0)), []);
+        assert_eq!(node.step(vacant(1), at(10)), [Effect::Claim]);
+        // One claim at a time.
+        assert_eq!(node.step(Event::Tick, at(2000)), []);
+        assert_eq!(node.step(Event::NotClaimed, at(2000)), [Effect::Resign, Effect::Claim]);
+        let won = reign(1, 5);
+        assert_eq!(node.step(Event::Claimed { reign: won, asked: at(2000) }, at(2500)), [Effect::Lead(won)]);
+        // The watch shows what was before, and our own key.
+        assert_eq!(node.step(vacant(4), at(2600)), []);
+        assert_eq!(node.step(held(won), at(2600)), []);
+        assert_eq!(node.deadline(), Some(at(8000)));
+        assert_eq!(node.step(Event::Renewed { asked: at(5000) }, at(5100)), []);
+        assert_eq!(node.step(Event::Tick, at(10_999)), []);
+        assert_eq!(node.step(Event::Tick, at(11_000)), [Effect::Fence, Effect::Resign]);
+        assert!(!node.is_leading());
+    }
+
+    #[test]
+    fn a_coordinator_without_its_key_stops() {
+        for event in [vacant(6), held(reign(2, 9)), Event::Expired] {
+            let mut node = node();
+            node.step(Event::Look { launch: 1, lost: None }, at(0));
+            node.step(vacant(1), at(0));
+            node.step(Event::Claimed { reign: reign(1, 5), asked: at(0) }, at(0));
+            assert_eq!(node.step(event, at(1)), [Effect::Fence, Effect::Resign], "{event:?}");
+        }
+    }
+
+    #[test]
+    fn other_coordinators_are_followed() {
+        let mut node = node();
+        node.step(Event::Look { launch: 1, lost: None }, at(0));
+        let first = reign(2, 5);
+        assert_eq!(node.step(held(first), at(0)), [Effect::Follow(first)]);
+        // The same one is tried again after a while, another one at once.
+        assert_eq!(node.step(Event::Look { launch: 1, lost: Some(5) }, at(100)), []);
+        assert_eq!(node.step(Event::Tick, at(1100)), [Effect::Follow(first)]);
+        node.step(Event::Look { launch: 1, lost: Some(5) }, at(2000));
+        assert_eq!(node.step(vacant(6), at(2100)), [Effect::Claim]);
+        let second = reign(3, 8);
+        node.step(Event::NotClaimed, at(2200));
+        assert_eq!(node.step(held(second), at(2200)), [Effect::Follow(second)]);
+    }
+
+    #[test]
+    fn a_node_does_not_follow_itself() {
+        let mut node = node();
+        node.step(Event::Look { launch: 1, lost: None }, at(0));
+        node.step(vacant(1), at(0));
+        node.step(Event::Claimed { reign: reign(1, 5), asked: at(0) }, at(0));
+        node.step(Event::Tick, at(6000));
+        assert_eq!(node.step(Event::Look { launch: 1, lost: None }, at(6001)), []);
+        assert_eq!(node.step(Event::Tick, at(9000)), []);
+        assert_eq!(node.step(vacant(7), at(9001)), [Effect::Claim]);
+    }
+
+    #[test]
+    fn a_late_claim_is_given_back() {
+        let mut node = node();
+        node.step(Event::Look { launch: 1, lost: None }, at(0));
+        assert_eq!(node.step(vacant(1), at(0)), [Effect::Claim]);
+        let other = reign(2, 4);
+        assert_eq!(node.step(held(other), at(5)), [Effect::Follow(other)]);
+        assert_eq!(node.step(Event::Claimed { reign: reign(1, 5), asked: at(0) }, at(6)), [Effect::Resign]);
+    }
+}
