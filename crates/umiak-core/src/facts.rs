@@ -476,6 +476,8 @@ pub enum Resize {
     Left { node: String },
     /// Only its ranks have failed in this many attempts in a row; the job goes on without it.
     LeftOut { node: String, failures: u32 },
+    /// The number of nodes was changed in etcd.
+    Scaled { min: u32, max: u32 },
 }
 
 /// Why ranks were stopped; a stronger reason replaces a weaker one.
@@ -885,6 +887,7 @@ mod tests {
             Resize::Lost { node: node(), reason: "silent".to_owned() },
             Resize::Left { node: node() },
             Resize::LeftOut { node: node(), failures: 3 },
+            Resize::Scaled { min: 2, max: 4 },
         ];
         samples.extend(changes.map(|change| Fact::Resizing { attempt: 2, change }));
         samples.extend([

@@ -247,6 +247,12 @@ register! {
         "An address of etcd is invalid, or a file with certificates or a key cannot be used. The message names the setting.";
     R0039, 0, "no job of this id in etcd",
         "`scale` changes the number of nodes of an elastic job, and etcd has no number for this job id. Nothing was changed, as in Paddle. Check `--job_id`, and that the job runs.";
+    R0040, 2, "the number of nodes differs from the one in etcd",
+        "A job with this id runs, and its number of nodes in etcd is another one than on this node's command line. Use the same number on every node. `--scale N` changes the number in etcd by N, `--force true` replaces it.";
+    R0041, 123, "no coordinator was elected",
+        "The nodes of a job over etcd elect a coordinator. For the time of the rendezvous (`--rdzv-timeout`) there was none that this node could reach: etcd did not answer, or the node that holds the key is cut off.";
+    R0042, 0, "etcd is not reached while the job runs",
+        "Ranks keep running. If the coordinator cannot renew its lease, it stops all ranks before another node could be elected, and they start again when etcd answers.";
     J0001, 125, "runs cannot be recorded",
         "Runs are kept below `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. That directory cannot be created, read or written. Make it writable, or set another one with `UMIAK_HOME`.";
     J0002, 2, "no such run",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceKind, Endpoint, ExitCodes, Generation, JobId, Part, Policy, Port, StreamRules};
+use super::{DeviceKind, Endpoint, EtcdOptions, ExitCodes, Generation, JobId, Part, Policy, Port, StreamRules};
 
 /// A launched job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Request {
     /// True if nodes may have different numbers of processes. In parameter-server jobs they usually do, and with a master
     /// Paddle allows it.
     pub fn may_be_uneven(&self) -> bool {
-        let by_master = matches!(self.nodes, Nodes::Master { .. } | Nodes::Auto { .. });
+        let by_master = matches!(self.nodes, Nodes::Master { .. } | Nodes::Auto { .. } | Nodes::Etcd { .. });
         self.uneven || by_master || matches!(self.mode, Mode::Servers(_))
     }
 
@@ -316,6 +316,31 @@ pub enum Nodes {
     Master { host: String, port: Port, nodes: u32, source: String },
     /// `--nnodes`, at least 2, without the others: this node becomes the master and prints the command for the other nodes.
     Auto { nodes: u32, source: String },
+    /// Those that join the job in etcd, at most so many. They elect the coordinator.
+    Etcd { at: Box<EtcdPlace>, nodes: u32, source: String },
+}
+
+/// Where in etcd the nodes of a job meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdPlace {
+    pub etcd: EtcdOptions,
+    /// The parent of the job's keys, without a slash at its end: `/paddle/job1`.
+    pub root: String,
+    /// After this time without a sign of life etcd forgets a node. By default it follows from other limits.
+    pub lease: Option<Duration>,
+    pub scaling: Scaling,
+}
+
+/// How the number of nodes on the command line relates to the one in etcd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scaling {
+    /// Both must be the same.
+    #[default]
+    Same,
+    /// The one in etcd changes by this much: `--scale`.
+    By(i64),
+    /// The one in etcd is replaced: `--force`.
+    Replace,
 }
 
 impl Nodes {
@@ -324,7 +349,7 @@ impl Nodes {
         match self {
             Self::One => 1,
             Self::List { addresses, .. } => addresses.len() as u32,
-            Self::Master { nodes, .. } | Self::Auto { nodes, .. } => *nodes,
+            Self::Master { nodes, .. } | Self::Auto { nodes, .. } | Self::Etcd { nodes, .. } => *nodes,
         }
     }
 }
@@ -336,6 +361,27 @@ pub struct Elastic {
     pub min: u32,
     /// How long others are awaited once these are there.
     pub window: Duration,
+    pub level: ElasticLevel,
+    /// A command for the shell, run on each node before its ranks start.
+    pub pre_hook: Option<String>,
+}
+
+impl Elastic {
+    pub fn new(min: u32, window: Duration) -> Self {
+        Self { min, window, level: ElasticLevel::default(), pre_hook: None }
+    }
+}
+
+/// What an elastic job survives: `--elastic_level`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ElasticLevel {
+    /// Nothing: a failed rank or a lost node ends it.
+    Off,
+    /// Lost nodes. A node whose rank fails ends, and the others go on without it.
+    Nodes,
+    /// Failed ranks too: all ranks start again, as often as the policy allows.
+    #[default]
+    Ranks,
 }
 
 /// The window of both Paddle's current launcher and torchrun.

@@ -124,7 +124,7 @@ fn address(request: &Request, own: &[Address]) -> Result<Option<IpAddr>, Diagnos
         Nodes::List { addresses, source } => {
             return nodes::own_index(addresses, source, own, request.host).map(|index| Some(addresses[index]));
         }
-        Nodes::Master { .. } | Nodes::Auto { .. } => return Ok(request.host),
+        Nodes::Master { .. } | Nodes::Auto { .. } | Nodes::Etcd { .. } => return Ok(request.host),
     }
     let Some(listed) = request.ip else { return Ok(Some(request.host.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))) };
     let source = if matches!(request.mode, Mode::Servers(_)) { "--servers" } else { "--ips" };

@@ -37,7 +37,7 @@ impl Share {
                 let own = nodes::own_index(addresses, source, &inventory.addresses, request.host)?;
                 (addresses.clone(), own)
             }
-            Nodes::Master { nodes, .. } | Nodes::Auto { nodes, .. } => {
+            Nodes::Master { nodes, .. } | Nodes::Auto { nodes, .. } | Nodes::Etcd { nodes, .. } => {
                 let own = request.host.unwrap_or_else(|| nodes::likely_address(&inventory.addresses));
                 (vec![own; *nodes as usize], request.node_rank.unwrap_or(0) as usize)
             }
@@ -215,7 +215,7 @@ fn agent_store(request: &Request, start: &Start) -> Option<Endpoint<Host>> {
     let StoreHost::Agent { host, port } = &request.store else { return None };
     let usual = match &request.nodes {
         Nodes::Master { host, port, .. } => Endpoint { address: Host::from(host.clone()), port: *port },
-        Nodes::One | Nodes::List { .. } | Nodes::Auto { .. } => start.torch_store.into(),
+        Nodes::One | Nodes::List { .. } | Nodes::Auto { .. } | Nodes::Etcd { .. } => start.torch_store.into(),
     };
     let address = host.clone().map_or(usual.address, Host::from);
     Some(Endpoint { address, port: port.unwrap_or(usual.port) })

@@ -113,7 +113,7 @@ impl Checks<'_> {
         let hint = match nodes {
             _ if kind == Kind::Servers => Some("parameter-server jobs have a fixed number of nodes"),
             Nodes::One | Nodes::List { .. } => Some("say where the nodes meet with `--master HOST:PORT`"),
-            Nodes::Master { .. } | Nodes::Auto { .. } => None,
+            Nodes::Master { .. } | Nodes::Auto { .. } | Nodes::Etcd { .. } => None,
         };
         if let Some(hint) = hint {
             let message = format!("`{name} {text}` cannot be used here: no nodes can come and go");
@@ -121,7 +121,7 @@ impl Checks<'_> {
         }
         let seconds = self.arguments.int("elastic_timeout").and_then(|seconds| u64::try_from(seconds).ok());
         let window = seconds.map_or(ELASTIC_WINDOW, Duration::from_secs);
-        Some(Elastic { min: u32::try_from(min).unwrap_or(1), window })
+        Some(Elastic::new(u32::try_from(min).unwrap_or(1), window))
     }
 
     /// `--ips`, or the platform's list, which takes precedence. Empty if it is not given or wrong.
@@ -325,7 +325,7 @@ impl Checks<'_> {
             _ if self.kind == Kind::Pod => "the platform sets which node this is",
             Nodes::One => "the job has one node",
             Nodes::List { .. } => "nodes keep the order of the list",
-            Nodes::Master { .. } | Nodes::Auto { .. } => "",
+            Nodes::Master { .. } | Nodes::Auto { .. } | Nodes::Etcd { .. } => "",
         };
         if !why.is_empty() {
             if self.is_from_flag("sort_ip") && self.arguments.is_switched_on("sort_ip") {

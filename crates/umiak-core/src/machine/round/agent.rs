@@ -59,12 +59,12 @@ pub enum News {
     /// The coordinator was not reached in time.
     TimeUp(Answer),
     Start(Box<Start>),
-    /// The job runs on this many other nodes; this one waits for its turn.
-    Spare {
-        nodes: u32,
-    },
+    /// The job runs on other nodes; this one waits for its turn.
+    Spare(Box<Start>),
     Stop(Stop),
     Decision(Box<Decision>),
+    /// The job goes on under another coordinator. If ranks run, this decides about them.
+    Moved(Box<Decision>),
     /// No other node can decide: judge by the ends of this node.
     Alone {
         attempt: u32,
@@ -95,6 +95,8 @@ pub struct Agent {
     refused: Option<Timestamp>,
     answer: Answer,
     quiet: bool,
+    /// The last message of the coordinator, on any connection.
+    last_heard: Timestamp,
     /// While the coordinator is silent, a second connection is tried. After a cut, TCP repeats what was lost only after
     /// a pause as long as the cut, and a node that waits for that is lost although it could be reached.
     second: Second,
@@ -147,6 +149,7 @@ impl Agent {
             refused: None,
             answer: Answer::Unknown,
             quiet: false,
+            last_heard: now,
             second: Second::Waiting { until: now },
             stepped: now,
             next_beat: now,
@@ -177,7 +180,7 @@ impl Agent {
             }
             Event::Heard(message) => {
                 if let Link::Up { heard, .. } = &mut self.link {
-                    *heard = now;
+                    (*heard, self.last_heard) = (now, now);
                     self.heard(*message, now, &mut effects);
                 }
             }
@@ -199,6 +202,7 @@ impl Agent {
             && slept >= self.limits.suspect()
         {
             *heard = (*heard + slept).min(now);
+            self.last_heard = (self.last_heard + slept).min(now);
             self.told = self.told.map(|told| (told + slept).min(now));
         }
     }
@@ -221,7 +225,16 @@ impl Agent {
         times.push(self.down.filter(|_| self.welcomed).map(|down| down + self.limits.reconnect));
         times.push(self.refused.filter(|_| self.welcomed).map(|refused| refused + REFUSED));
         times.push(self.told.map(|told| told + ANSWER));
+        times.push(self.fence());
         times.into_iter().flatten().min()
+    }
+
+    /// When this node stops its ranks because it has not heard the coordinator of an elastic job, which gives it up soon
+    /// after that and starts other ranks.
+    fn fence(&self) -> Option<Timestamp> {
+        let is_elastic = matches!(self.join.expects, Expects::Range { .. });
+        let is_fenced = is_elastic && self.join.standing.stage.has_ranks();
+        is_fenced.then(|| self.last_heard + self.limits.fence())
     }
 
     /// True if nothing is left to send or receive in this round.
@@ -349,7 +362,7 @@ impl Agent {
             return;
         }
         let Some(you) = start.nodes.iter().position(|node| node.launch == self.join.launch) else {
-            return effects.push(Effect::Tell(News::Spare { nodes: start.nodes.len() as u32 }));
+            return effects.push(Effect::Tell(News::Spare(Box::new(start))));
         };
         start.you = you as u32;
         self.started = Some(start.attempt);
@@ -370,6 +383,10 @@ impl Agent {
     }
 
     fn decide(&mut self, decision: Box<Decision>, now: Timestamp, effects: &mut Vec<Effect>) {
+        if decision.moves() {
+            effects.push(Effect::Send(FromAgent::Bye));
+            return self.finish(News::Moved(decision), effects);
+        }
         // The end of the job reaches guests too, and that of an attempt a member that missed its start.
         let is_ready = matches!(self.join.standing.stage, Stage::Ready(_));
         if decision.attempt != self.undecided() && !(is_ready && self.is_next(decision.attempt)) {
@@ -471,6 +488,10 @@ impl Agent {
     fn watch(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if self.over {
             return;
+        }
+        if self.fence().is_some_and(|fence| now >= fence) {
+            effects.push(Effect::Disconnect);
+            return self.finish(News::Lost(Loss::Silent { after: self.limits.fence() }), effects);
         }
         if let Link::Up { heard, .. } = self.link {
             if now >= heard + self.limits.silence {

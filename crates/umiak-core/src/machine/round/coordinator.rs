@@ -16,7 +16,7 @@ use super::messages::{
     ToAgent, Told, Why,
 };
 use crate::facts::Outcome;
-use crate::model::{self, Endpoint, Exit, FIRST_ATTEMPT, Part, Timestamp};
+use crate::model::{self, ElasticLevel, Endpoint, Exit, FIRST_ATTEMPT, Part, Timestamp};
 
 mod doors;
 mod members;
@@ -45,8 +45,32 @@ pub struct Options {
     pub restart: model::Restart,
     /// How long an elastic job with enough nodes waits for others.
     pub window: Duration,
+    /// What an elastic job survives.
+    pub level: ElasticLevel,
+    /// For jobs over etcd, whose coordinator can be lost.
+    pub succession: Option<Succession>,
     /// Jitter of back-offs.
     pub seed: u64,
+}
+
+/// What only the coordinators of jobs over etcd have.
+#[derive(Debug, Clone)]
+pub struct Succession {
+    /// Where ranks reach this coordinator, which hosts their store.
+    pub at: Endpoint,
+    /// What this node knows of the job, if it has had another coordinator before.
+    pub past: Option<Past>,
+}
+
+/// A job that goes on under a new coordinator.
+#[derive(Debug, Clone)]
+pub struct Past {
+    /// The last start that this node has heard of.
+    pub start: Box<Start>,
+    /// The launch id of the last coordinator, which is not awaited.
+    pub coordinator: u64,
+    /// How long the other nodes are awaited. After that, those that are absent have stopped their ranks.
+    pub patience: Duration,
 }
 
 /// Input of the machine.
@@ -85,6 +109,13 @@ pub enum Event {
         address: IpAddr,
         answer: Answer,
     },
+    /// The number of nodes was changed in etcd.
+    Scaled {
+        min: u32,
+        max: u32,
+    },
+    /// The lease in etcd may expire soon: another node may become the coordinator.
+    Fenced,
     /// The time of [`Coordinator::deadline`] has come.
     Tick,
 }
@@ -175,6 +206,8 @@ struct Node {
     was_member: bool,
     /// In how many attempts in a row only its ranks have failed.
     failures: u32,
+    /// The attempt that it is ready for, by its own count.
+    attempt: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -188,18 +221,23 @@ enum Phase {
 
 impl Coordinator {
     pub fn new(options: Options, now: Timestamp) -> Self {
+        let past = options.succession.as_ref().and_then(|succession| succession.past.as_ref());
+        let members = past.map(|past| Members::after(past, now)).unwrap_or_default();
+        let attempt = past.map_or(FIRST_ATTEMPT, |past| past.start.attempt + 1);
+        // Failures count as if they had happened just now.
+        let restarts = members.last.map_or(0, |last| (attempt - FIRST_ATTEMPT).saturating_sub(last.changes));
         Self {
             options,
             nodes: Vec::new(),
             order: Vec::new(),
-            attempt: FIRST_ATTEMPT,
+            attempt,
             phase: Phase::Gathering { since: now },
             answers: Vec::new(),
             misfits: 0,
             early: Vec::new(),
             refusals: Refusals::default(),
-            restarts: Vec::new(),
-            members: Members::default(),
+            restarts: vec![now; restarts as usize],
+            members,
             last: None,
             turns: 0,
             news: News::default(),
@@ -238,6 +276,8 @@ impl Coordinator {
             }
             Event::Closed { link } => self.closed(link, now),
             Event::TurnedAway { address, answer } | Event::Probed { address, answer } => self.answered(address, answer),
+            Event::Scaled { min, max } => self.scaled(min, max),
+            Event::Fenced => self.fenced(now, &mut effects),
             Event::Tick => {}
         }
         self.watch(now, &mut effects);
@@ -327,7 +367,7 @@ impl Coordinator {
             self.turns += 1;
         }
         if let Stage::Ready(offer) = &standing.stage {
-            self.nodes[node].offer = Some(offer.clone());
+            (self.nodes[node].offer, self.nodes[node].attempt) = (Some(offer.clone()), standing.attempt);
         }
         if let Stage::Told(ends) = &standing.stage {
             self.nodes[node].ends.clone_from(ends);
@@ -428,6 +468,9 @@ impl Coordinator {
                 if self.is_hung(now) {
                     return self.stop(Why::Hung, now, effects);
                 }
+                if let Some(why) = self.misfit() {
+                    return self.stop(why, now, effects);
+                }
                 if let Some(nodes) = self.joining(now) {
                     return self.stop(Why::Joined { nodes }, now, effects);
                 }
@@ -436,7 +479,11 @@ impl Coordinator {
             Phase::Stopping { why, since } => {
                 let in_time = now < *since + self.options.settle + self.patience();
                 match why {
-                    Why::RankFailed { .. } | Why::NodeLost { .. } | Why::Joined { .. } | Why::Hung => {
+                    Why::RankFailed { .. }
+                    | Why::NodeLost { .. }
+                    | Why::Joined { .. }
+                    | Why::Scaled { .. }
+                    | Why::Hung => {
                         if !(in_time && self.nodes.iter().any(Node::has_more_to_tell)) {
                             self.judge(why.clone(), now, effects);
                         }
@@ -503,6 +550,8 @@ impl Coordinator {
 
     fn start(&mut self, members: Vec<usize>, effects: &mut Vec<Effect>) {
         self.order = members;
+        // Nodes that come from another coordinator may have seen later attempts than this one.
+        self.attempt = self.order.iter().map(|node| self.nodes[*node].attempt).fold(self.attempt, u32::max);
         let shares = self.order.iter().map(|node| {
             let Node { join, offer, .. } = &self.nodes[*node];
             let (processes, kind) =
@@ -530,7 +579,7 @@ impl Coordinator {
             attempt: self.attempt,
             nodes: shares.collect(),
             paddle_store: paddle.unwrap_or_else(|| store(offer.stores[0])),
-            torch_store: store(offer.stores[1]),
+            torch_store: self.options.succession.as_ref().map_or(store(offer.stores[1]), |succession| succession.at),
             restarts: Some(self.options.restart.max),
             last: self.members.last,
             you: 0,

@@ -35,6 +35,11 @@ impl Limits {
         self.silence + self.beat().min(Duration::from_millis(500))
     }
 
+    /// Silence of the coordinator until a node of an elastic job stops its ranks: before it is given up.
+    pub fn fence(&self) -> Duration {
+        self.silence * 2 / 3
+    }
+
     /// Silence until an agent tries a second connection.
     pub fn second(&self) -> Duration {
         self.silence / 3

@@ -456,6 +456,7 @@ pub enum AttemptEnd {
     NodeLost,
     NodeLeft,
     NodeJoined,
+    Scaled,
 }
 
 impl AttemptEnd {
@@ -467,6 +468,7 @@ impl AttemptEnd {
             Self::NodeLost => "node_lost",
             Self::NodeLeft => "node_left",
             Self::NodeJoined => "node_joined",
+            Self::Scaled => "scaled",
         }
     }
 }
@@ -512,6 +514,11 @@ pub enum Why {
     Joined {
         nodes: Vec<NodeName>,
     },
+    /// The number of nodes was changed in etcd.
+    Scaled {
+        min: u32,
+        max: u32,
+    },
     /// No rank of any node made progress.
     Hung,
     Interrupted {
@@ -554,6 +561,8 @@ pub enum Loss {
     Left,
     /// Its ranks alone have failed in this many attempts in a row.
     LeftOut { failures: u32 },
+    /// It was the coordinator, and its lease in etcd was about to expire.
+    Fenced,
 }
 
 impl fmt::Display for Loss {
@@ -566,7 +575,9 @@ impl fmt::Display for Loss {
             }
             Self::Refused => f.write_str("nothing listens there anymore"),
             Self::Left => f.write_str("it was stopped there"),
-            Self::LeftOut { failures: 0 | 1 } => f.write_str("its ranks cannot start"),
+            Self::Fenced => f.write_str("it could not renew its lease in etcd"),
+            Self::LeftOut { failures: 0 } => f.write_str("its ranks cannot start"),
+            Self::LeftOut { failures: 1 } => f.write_str("a rank failed there"),
             Self::LeftOut { failures } => write!(f, "only its ranks failed in {failures} attempts in a row"),
         }
     }
@@ -585,12 +596,18 @@ pub struct Decision {
     pub places: Vec<RankPlace>,
     /// All nodes start again.
     pub restart: Option<Restart>,
+    /// It is about the receiving node alone: an elastic job goes on without it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub alone: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
     pub attempt: u32,
     pub delay: Duration,
+    /// Under another coordinator.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub moves: bool,
 }
 
 impl Decision {
@@ -603,6 +620,7 @@ impl Decision {
     fn change(&self) -> Option<Resize> {
         Some(match self.why.as_ref()? {
             Why::Joined { nodes } => Resize::Joined { nodes: nodes.iter().map(NodeName::to_string).collect() },
+            Why::Scaled { min, max } => Resize::Scaled { min: *min, max: *max },
             Why::NodeLost { node, how } => {
                 let node = node.to_string();
                 match how {
@@ -613,6 +631,18 @@ impl Decision {
             }
             _ => return None,
         })
+    }
+
+    /// The coordinator of an elastic job is lost, as a node that loses it sees it: the job goes on under another one.
+    pub fn coordinator_lost(attempt: u32, node: NodeName, how: Loss) -> Self {
+        let restart = Some(Restart { attempt: attempt + 1, delay: Duration::ZERO, moves: true });
+        let why = Some(Why::NodeLost { node, how });
+        Self { attempt, outcome: Outcome::Failed, why, verdict: None, places: Vec::new(), restart, alone: false }
+    }
+
+    /// True if the job goes on under another coordinator.
+    pub fn moves(&self) -> bool {
+        self.restart.is_some_and(|restart| restart.moves)
     }
 
     /// The decision for the job's machine.
@@ -641,7 +671,7 @@ impl Stop {
         match self.why {
             Why::RankFailed { .. } => StopReason::PeerFailed,
             Why::Hung => StopReason::Hung,
-            Why::Joined { .. } => StopReason::Resized,
+            Why::Joined { .. } | Why::Scaled { .. } => StopReason::Resized,
             Why::Interrupted { signal: Some(signal), .. } => StopReason::SignalElsewhere { signal },
             Why::Interrupted { signal: None, .. } => StopReason::User,
             Why::NodeLost { .. }

@@ -1,4 +1,5 @@
 mod elastic;
+mod succession;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -64,6 +65,8 @@ fn options(expects: &Expects, restarts: u32) -> Options {
         hang: Some(Duration::from_secs(4)),
         restart: model::Restart { max: restarts, ..model::Restart::default() },
         window: Duration::from_secs(30),
+        level: model::ElasticLevel::Ranks,
+        succession: None,
         seed: 1,
     }
 }
@@ -790,7 +793,8 @@ fn decided(attempt: u32, restart: bool) -> ToAgent {
         why: None,
         verdict: None,
         places: vec![],
-        restart: restart.then_some(Restart { attempt: attempt + 1, delay: Duration::ZERO }),
+        restart: restart.then_some(Restart { attempt: attempt + 1, delay: Duration::ZERO, moves: false }),
+        alone: false,
     }))
 }
 

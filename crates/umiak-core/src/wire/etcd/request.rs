@@ -52,12 +52,6 @@ pub fn delete(key: &str) -> Request {
     Request::new("/v3/kv/deleterange", &range(key))
 }
 
-/// All keys with the prefix.
-pub fn delete_prefix(prefix: &str) -> Request {
-    let (key, end) = below(prefix);
-    Request::new("/v3/kv/deleterange", &json!({ "key": key, "range_end": end }))
-}
-
 /// The key and all keys below it, which begin with the key and a slash, at once.
 pub fn delete_tree(key: &str) -> Request {
     let (first, end) = below(&format!("{key}/"));
@@ -100,10 +94,6 @@ pub fn keep_alive(lease: LeaseId) -> Request {
 
 pub fn revoke(lease: LeaseId) -> Request {
     Request::new("/v3/lease/revoke", &json!({ "ID": lease.0.to_string() }))
-}
-
-pub fn time_to_live(lease: LeaseId) -> Request {
-    Request::new("/v3/lease/timetolive", &json!({ "ID": lease.0.to_string() }))
 }
 
 pub fn authenticate(name: &str, password: &str) -> Request {

@@ -30,7 +30,6 @@ fn requests() {
         (request::put("foo", b"bar", None), "/v3/kv/put", r#"{"key":"Zm9v","value":"YmFy"}"#),
         (request::put("foo", b"", Some(lease)), "/v3/kv/put", r#"{"key":"Zm9v","value":"","lease":"4"}"#),
         (request::delete("foo"), "/v3/kv/deleterange", r#"{"key":"Zm9v"}"#),
-        (request::delete_prefix("foo"), "/v3/kv/deleterange", r#"{"key":"Zm9v","range_end":"Zm9w"}"#),
         (
             request::delete_tree("a"),
             "/v3/kv/txn",

@@ -179,7 +179,8 @@ fn to_agent() -> Vec<ToAgent> {
                 why: Some(why.clone()),
                 verdict: Some(Verdict { causes: vec![], victims: vec![] }),
                 places: vec![RankPlace { rank: 1, pid: Some(9), ..RankPlace::default() }],
-                restart: Some(Restart { attempt: 2, delay: Duration::from_secs(1) }),
+                restart: Some(Restart { attempt: 2, delay: Duration::from_secs(1), moves: false }),
+                alone: false,
             })));
         }
     }

@@ -102,7 +102,7 @@ impl Reading<'_> {
         };
         let store = self.store(backend, &nodes, endpoint, local);
         let Conf { timeout, window } = self.conf();
-        let elastic = (min < count).then(|| Elastic { min, window: window.unwrap_or(ELASTIC_WINDOW) });
+        let elastic = (min < count).then(|| Elastic::new(min, window.unwrap_or(ELASTIC_WINDOW)));
         Meeting { nodes, elastic, store, job_id, is_named, random_id, host, node_rank, timeout }
     }
 

@@ -60,6 +60,7 @@ impl Coordinator {
             is_member: false,
             was_member: false,
             failures: 0,
+            attempt: standing.attempt,
         });
         effects.push(Effect::Send { links: vec![link], message: ToAgent::Welcome });
         if let Phase::Running { start } = &self.phase {
@@ -171,7 +172,9 @@ impl Coordinator {
         if is_over || !self.is_forming() && !self.is_elastic() {
             return Err(Refusal::TooLate);
         }
-        if join.expects != self.options.expects {
+        // The number of nodes in etcd counts, which each node has compared with its own.
+        let is_scalable = self.may_move() && matches!(join.expects, Expects::Range { .. });
+        if join.expects != self.options.expects && !is_scalable {
             let (ours, theirs) = (self.options.expects.clone(), join.expects.clone());
             return Err(Refusal::OtherNodes { ours, theirs });
         }

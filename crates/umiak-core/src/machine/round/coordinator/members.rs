@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use super::super::messages::{
     AttemptEnd, Decision, Expects, LastAttempt, Loss, NodeName, Stage, Standing, ToAgent, Why,
 };
-use super::{Coordinator, Effect, Phase};
+use super::{Coordinator, Effect, Past, Phase};
 use crate::facts::{Outcome, Verdict};
-use crate::model::{Exit, Timestamp};
+use crate::model::{ElasticLevel, Exit, Timestamp};
 
 /// A node whose ranks alone have failed in so many attempts in a row is left out.
 const FAILURES: u32 = 3;
@@ -26,6 +26,25 @@ pub(super) struct Members {
     enough: Option<Timestamp>,
     /// Since when nodes wait to join the running one.
     joiners: Option<Timestamp>,
+    /// Nodes that had another coordinator before, and until when they are awaited.
+    awaited: Option<(Vec<u64>, Timestamp)>,
+}
+
+impl Members {
+    /// Those of a job that goes on under a new coordinator.
+    pub(super) fn after(past: &Past, now: Timestamp) -> Self {
+        let started: Vec<u64> = past.start.nodes.iter().map(|node| node.launch).collect();
+        let world = past.start.nodes.iter().map(|node| node.processes.len() as u32).sum();
+        let changes = past.start.last.map_or(0, |last| last.changes) + 1;
+        let awaited = started.iter().copied().filter(|launch| *launch != past.coordinator).collect();
+        Self {
+            started,
+            world,
+            last: Some(LastAttempt { world, end: AttemptEnd::NodeLost, changes }),
+            awaited: Some((awaited, now + past.patience)),
+            ..Self::default()
+        }
+    }
 }
 
 impl Coordinator {
@@ -38,6 +57,11 @@ impl Coordinator {
             Expects::Range { min, max } => Some((min as usize, max as usize)),
             Expects::List(_) | Expects::Count { .. } => None,
         }
+    }
+
+    /// True if another node can become the coordinator.
+    pub(super) fn may_move(&self) -> bool {
+        self.options.succession.is_some()
     }
 
     /// True for the node beside the coordinator.
@@ -70,25 +94,67 @@ impl Coordinator {
         }
         let is_guest = self.is_guest(node);
         let leaves = match &standing.stage {
-            Stage::Interrupted { signal, kill } => {
-                Some((Outcome::Interrupted, Why::Interrupted { node: self.name(node), signal: *signal, kill: *kill }))
+            // `umiak stop` is about the job.
+            Stage::Interrupted { signal: Some(signal), kill } => {
+                let (node, signal) = (self.name(node), Some(*signal));
+                Some((Outcome::Interrupted, Why::Interrupted { node, signal, kill: *kill }))
             }
             Stage::Unable { why } => Some((Outcome::Failed, Why::Unable { node: self.name(node), why: why.clone() })),
             _ => None,
         };
-        if let Some((outcome, why)) = leaves.filter(|_| !self.is_own(node)) {
+        if let Some((outcome, why)) = leaves.filter(|_| !self.is_own(node) || self.may_move()) {
             let attempt = standing.attempt;
-            let decision =
-                Decision { attempt, outcome, why: Some(why), verdict: None, places: Vec::new(), restart: None };
+            let (why, verdict, places) = (Some(why), None, Vec::new());
+            let decision = Decision { attempt, outcome, why, verdict, places, restart: None, alone: true };
             self.dismiss(node, decision, effects);
-            self.leave(node, Loss::Left, now, effects);
+            if self.is_own(node) {
+                self.hand_over(Loss::Left, now, effects);
+            } else {
+                self.leave(node, Loss::Left, now, effects);
+            }
             return true;
         }
         if let (true, Stage::Ready(offer)) = (is_guest, &standing.stage) {
             let place = &mut self.nodes[node];
             (place.stage, place.offer) = (Some(standing.stage.clone()), Some(offer.clone()));
+            place.attempt = standing.attempt;
         }
         is_guest
+    }
+
+    /// The coordinator leaves, or must no longer be it: the others go on under another one. Its own node goes on with them,
+    /// unless it has been dismissed.
+    pub(super) fn hand_over(&mut self, how: Loss, now: Timestamp, effects: &mut Vec<Effect>) {
+        let Some(own) = (0..self.nodes.len()).find(|node| self.is_own(*node)) else { return };
+        let decision = Box::new(Decision::coordinator_lost(self.attempt, self.name(own), how));
+        if how != Loss::Fenced {
+            self.nodes[own].link = None;
+            self.nodes[own].lost = Some(how);
+        }
+        effects.extend(self.refusals.rest().map(|count| Effect::RefusedMore { count }));
+        self.send_all(ToAgent::Decision(decision.clone()), effects);
+        self.phase = Phase::Ended { decision, since: now };
+    }
+
+    pub(super) fn fenced(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if !matches!(self.phase, Phase::Ended { .. } | Phase::Over) {
+            self.hand_over(Loss::Fenced, now, effects);
+        }
+    }
+
+    /// The number of nodes was changed.
+    pub(super) fn scaled(&mut self, min: u32, max: u32) {
+        if self.is_elastic() {
+            self.options.expects = Expects::Range { min, max };
+            self.news.pending = true;
+        }
+    }
+
+    /// Why the running attempt has too few or too many nodes, after their number was changed.
+    pub(super) fn misfit(&self) -> Option<Why> {
+        let Expects::Range { min, max } = self.options.expects else { return None };
+        let nodes = self.order.len() as u32;
+        (nodes < min || nodes > max).then_some(Why::Scaled { min, max })
     }
 
     /// Tells a node how the job ends for it, while the others continue.
@@ -110,6 +176,13 @@ impl Coordinator {
         if ready.len() < min || !ready.iter().any(|node| self.is_own(*node)) || self.nodes.iter().any(is_awaited) {
             self.members.enough = None;
             return None;
+        }
+        if let Some((awaited, until)) = &self.members.awaited {
+            let is_here = |launch: &u64| ready.iter().any(|node| self.nodes[*node].join.launch == *launch);
+            if now < *until && !awaited.iter().all(is_here) {
+                return None;
+            }
+            self.members.awaited = None;
         }
         let enough = *self.members.enough.get_or_insert(now);
         // The window does not outlast the rendezvous, which has not failed: there are enough.
@@ -144,6 +217,9 @@ impl Coordinator {
 
     /// When the window for other nodes closes.
     pub(super) fn window_ends(&self) -> Option<Timestamp> {
+        if let (Phase::Gathering { .. }, Some((_, until))) = (&self.phase, &self.members.awaited) {
+            return Some(*until);
+        }
         let since = match self.phase {
             Phase::Gathering { .. } if self.members.started.is_empty() => self.members.enough,
             Phase::Running { .. } => self.members.joiners,
@@ -166,12 +242,15 @@ impl Coordinator {
         for (index, node) in self.nodes.iter_mut().enumerate() {
             node.failures = if only == Some(index) { node.failures + 1 } else { 0 };
         }
-        let only = only.filter(|only| !self.is_own(*only))?;
+        let only = only.filter(|only| !self.is_own(*only) || self.may_move())?;
         let failures = self.nodes[only].failures;
+        if self.options.level == ElasticLevel::Nodes {
+            return Some((only, failures));
+        }
         let cannot_start = verdict.causes.iter().all(|cause| matches!(cause.exit, Exit::Spawn(_)));
         let others = self.nodes.iter().enumerate().filter(|(node, other)| *node != only && other.link.is_some());
         let is_left_out = (failures >= FAILURES || cannot_start) && others.count() >= min;
-        is_left_out.then_some((only, failures))
+        is_left_out.then_some((only, if cannot_start { 0 } else { failures }))
     }
 
     /// Leaves a node out of the next attempt: it ends with the failure.
@@ -194,6 +273,7 @@ impl Coordinator {
     pub(super) fn gather_again(&mut self, why: Option<&Why>) {
         let end = match why {
             Some(Why::Joined { .. }) => AttemptEnd::NodeJoined,
+            Some(Why::Scaled { .. }) => AttemptEnd::Scaled,
             Some(Why::NodeLost { how: Loss::Left, .. }) => AttemptEnd::NodeLeft,
             Some(Why::NodeLost { .. }) => AttemptEnd::NodeLost,
             Some(Why::Hung) => AttemptEnd::Hung,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::limits::{GOODBYE, NEWS, PROBE, TELL, TELL_WHY};
 use super::super::messages::{Expects, Loss, Stage, ToAgent};
-use super::{Coordinator, Effect, News, Node, Phase};
+use super::{Coordinator, Effect, Link, News, Node, Phase};
 use crate::model::Timestamp;
 
 impl Coordinator {
@@ -49,10 +49,7 @@ impl Coordinator {
         }
         times.extend(self.window_ends());
         for node in self.nodes.iter().filter(|node| node.lost.is_none()) {
-            match node.down {
-                Some(down) => times.push(down + limits.reconnect),
-                None => times.push(node.heard + limits.lost()),
-            }
+            times.push(self.lost_at(node));
         }
         times.into_iter().min()
     }
@@ -64,7 +61,12 @@ impl Coordinator {
         }
         if now >= self.next_beat {
             self.next_beat = now + self.options.limits.beat();
-            self.send_all(ToAgent::Beat, effects);
+            // A node of an elastic job that is not heard must not take us for well: it stops its ranks before it is given up.
+            let is_heard = |node: &&Node| !self.is_elastic() || now < node.heard + self.options.limits.suspect();
+            let links: Vec<Link> = self.nodes.iter().filter(is_heard).filter_map(|node| node.link).collect();
+            if !links.is_empty() {
+                effects.push(Effect::Send { links, message: ToAgent::Beat });
+            }
         }
         effects.extend(self.refusals.due(now).map(|count| Effect::RefusedMore { count }));
         self.lose(now, effects);
@@ -91,20 +93,25 @@ impl Coordinator {
         if matches!(self.phase, Phase::Ended { .. }) {
             return;
         }
-        let limits = self.options.limits;
-        let gone = |node: &Node| {
-            if node.lost.is_some() {
-                return None;
-            }
-            match node.down {
-                Some(down) => {
-                    (now >= down + limits.reconnect).then_some(Loss::Disconnected { after: limits.reconnect })
-                }
-                None => (now >= node.heard + limits.lost()).then_some(Loss::Silent { after: limits.silence }),
-            }
-        };
-        while let Some((node, how)) = self.nodes.iter().enumerate().find_map(|(n, node)| Some((n, gone(node)?))) {
+        let is_gone = |round: &Self, node: &Node| node.lost.is_none() && now >= round.lost_at(node);
+        while let Some(node) = self.nodes.iter().position(|node| is_gone(self, node)) {
+            let limits = &self.options.limits;
+            let how = match self.nodes[node].down {
+                Some(down) => Loss::Disconnected { after: now.since(down).min(limits.reconnect) },
+                None => Loss::Silent { after: limits.silence },
+            };
             self.leave(node, how, now, effects);
+        }
+    }
+
+    /// When a node is lost that is not heard until then. In an elastic job, its ranks have stopped by then, connected or not.
+    fn lost_at(&self, node: &Node) -> Timestamp {
+        let limits = &self.options.limits;
+        let silent = node.heard + limits.lost();
+        match node.down.map(|down| down + limits.reconnect) {
+            Some(gone) if self.is_elastic() => gone.min(silent),
+            Some(gone) => gone,
+            None => silent,
         }
     }
 

@@ -7,7 +7,7 @@ use super::{Coordinator, Effect, News, Node, Phase};
 use crate::diagnose;
 use crate::facts::{Finding, Outcome, Verdict, Weight};
 use crate::machine::restart;
-use crate::model::{Exit, Timestamp};
+use crate::model::{ElasticLevel, Exit, Timestamp};
 
 impl Coordinator {
     /// Ranks all reported ends and decides what caused the failure.
@@ -26,12 +26,13 @@ impl Coordinator {
         let mut verdict = diagnose::rank(ends.collect());
         let mut why = why;
         // Nothing failed when nodes join, so a node that is only slow to report explains nothing.
-        let explains = |node: &usize| !matches!(why, Why::Joined { .. }) || self.nodes[*node].lost.is_some();
+        let is_wish = matches!(why, Why::Joined { .. } | Why::Scaled { .. });
+        let explains = |node: &usize| !is_wish || self.nodes[*node].lost.is_some();
         if let Some(silent) = self.silent(now).filter(explains)
             && verdict.causes.iter().all(points_elsewhere)
         {
             // Ranks lose connections because a node went away: the node is the cause.
-            if matches!(why, Why::RankFailed { .. } | Why::Joined { .. }) {
+            if is_wish || matches!(why, Why::RankFailed { .. }) {
                 let node = &self.nodes[silent];
                 let since = node.down.unwrap_or(node.heard);
                 let how = node.lost.unwrap_or(match node.down {
@@ -78,12 +79,23 @@ impl Coordinator {
         let mut why = why;
         let left_out = verdict.as_ref().filter(|_| matches!(why, Some(Why::RankFailed { .. })));
         if let Some((node, failures)) = left_out.and_then(|verdict| self.count_failures(verdict)) {
-            let (verdict, places, why_it) = (verdict.clone(), places.clone(), why.clone());
-            let its = Decision { attempt: self.attempt, outcome, why: why_it, verdict, places, restart: None };
+            let its = Decision {
+                attempt: self.attempt,
+                outcome,
+                why: why.clone(),
+                verdict: verdict.clone(),
+                places: places.clone(),
+                restart: None,
+                alone: true,
+            };
             why = Some(self.leave_out(node, failures, its, effects));
+            if self.is_own(node) {
+                return self.hand_over(Loss::LeftOut { failures }, now, effects);
+            }
         }
         let restart = self.restart(outcome, why.as_ref(), now);
-        let decision = Box::new(Decision { attempt: self.attempt, outcome, why, verdict, places, restart });
+        let (attempt, alone) = (self.attempt, false);
+        let decision = Box::new(Decision { attempt, outcome, why, verdict, places, restart, alone });
         if restart.is_none() {
             // Our own front still listens; after the decision it no longer does.
             effects.extend(self.refusals.rest().map(|count| Effect::RefusedMore { count }));
@@ -124,6 +136,7 @@ impl Coordinator {
         let may_be_lost = |node: usize| self.is_elastic() && !self.is_own(node);
         let may = outcome == Outcome::Failed
             && (is_change || matches!(why, Some(Why::RankFailed { .. } | Why::Hung)))
+            && !(self.is_elastic() && self.options.level == ElasticLevel::Off)
             && self.nodes.iter().enumerate().all(|(index, node)| match node.lost {
                 Some(_) => may_be_lost(index),
                 None => !node.interrupted && !node.could_not_start(),
@@ -132,7 +145,7 @@ impl Coordinator {
             return None;
         }
         if is_change {
-            return Some(Restart { attempt: self.attempt + 1, delay: Duration::ZERO });
+            return Some(Restart { attempt: self.attempt + 1, delay: Duration::ZERO, moves: false });
         }
         // Only documents have a table of exits, and they run on one node.
         let delay = restart::delay(
@@ -141,13 +154,13 @@ impl Coordinator {
             now,
             self.options.seed.wrapping_add(u64::from(self.attempt)),
         )?;
-        Some(Restart { attempt: self.attempt + 1, delay })
+        Some(Restart { attempt: self.attempt + 1, delay, moves: false })
     }
 }
 
 /// True if the attempt ended because the members of the job change.
 fn is_change(why: Option<&Why>) -> bool {
-    matches!(why, Some(Why::NodeLost { .. } | Why::Joined { .. }))
+    matches!(why, Some(Why::NodeLost { .. } | Why::Joined { .. } | Why::Scaled { .. }))
 }
 
 /// True if an end does not count against its rank once a node is lost: it names a lost peer, came after our stop, or

@@ -253,10 +253,10 @@ fn a_newcomer_is_as_ready_for_a_later_start() {
     agent.step(agent::Event::Connected, at(1));
     hear(&mut agent, ToAgent::Welcome, 2);
     for attempt in [1, 4] {
-        let restart = Some(Restart { attempt: attempt + 1, delay: Duration::ZERO });
+        let restart = Some(Restart { attempt: attempt + 1, delay: Duration::ZERO, moves: false });
         let why = Some(Why::Joined { nodes: Vec::new() });
         let (verdict, places) = (None, Vec::new());
-        let decision = Decision { attempt, outcome: Outcome::Failed, why, verdict, places, restart };
+        let decision = Decision { attempt, outcome: Outcome::Failed, why, verdict, places, restart, alone: false };
         let effects = hear(&mut agent, ToAgent::Decision(Box::new(decision)), 3);
         assert_eq!(news(&effects), [], "it has seen no attempt that ended");
         assert_eq!(said(&effects), [(attempt + 1, ready(1, 2).stage)]);
@@ -268,6 +268,7 @@ fn a_newcomer_is_as_ready_for_a_later_start() {
         verdict: None,
         places: Vec::new(),
         restart: None,
+        alone: false,
     };
     assert!(hear(&mut agent, ToAgent::Decision(Box::new(end)), 4).contains(&agent::Effect::Send(FromAgent::Bye)));
 }

@@ -1,0 +1,198 @@
+//! Jobs over etcd: another node becomes the coordinator. And what keeps two sides from training at once.
+
+use std::time::Duration;
+
+use super::super::messages::{AttemptEnd, Expects, Join, Loss, Stage, Standing, Start, ToAgent, Why};
+use super::{Round, at, decision, hear, join, news, options, own, ready, sent, starts, stops};
+use crate::facts::Outcome;
+use crate::machine::round::agent::{self, Agent, News};
+use crate::machine::round::coordinator::{Effect, Event, Options, Past, Succession};
+use crate::machine::round::limits::Limits;
+use crate::model::{ElasticLevel, Endpoint, Port};
+
+fn range() -> Expects {
+    Expects::Range { min: 2, max: 4 }
+}
+
+fn store() -> Endpoint {
+    Endpoint { address: "192.168.0.1".parse().unwrap(), port: Port::new(7000).unwrap() }
+}
+
+fn over_etcd(past: Option<Past>) -> Options {
+    Options { succession: Some(Succession { at: store(), past }), ..options(&range(), 3) }
+}
+
+fn begin(options: Options, nodes: &[u8]) -> (Round, Vec<Effect>) {
+    let mut round = Round::new(options);
+    let effects = nodes.iter().flat_map(|node| round.join(join(*node, &range()))).collect();
+    (round, effects)
+}
+
+/// Four nodes run the first attempt.
+fn running(options: Options) -> (Round, Start) {
+    let (round, effects) = begin(options, &[1, 2, 3, 4]);
+    let start = starts(&effects).remove(0);
+    (round, start)
+}
+
+fn nodes(start: &Start) -> Vec<u64> {
+    start.nodes.iter().map(|node| node.launch).collect()
+}
+
+fn past(start: &Start, attempt: u32) -> Past {
+    let start = Box::new(Start { attempt, ..start.clone() });
+    Past { start, coordinator: 1, patience: Duration::from_secs(20) }
+}
+
+/// The node with this number as the coordinator, after the first was lost.
+fn successor(past: Past) -> Round {
+    Round::new(Options { launch: 2, ..over_etcd(Some(past)) })
+}
+
+fn comes(round: &mut Round, node: u8, attempt: u32) -> Vec<Effect> {
+    round.join(Join { standing: ready(attempt, 2), ..join(node, &range()) })
+}
+
+#[test]
+fn a_job_goes_on_where_it_was() {
+    let (_, start) = running(over_etcd(None));
+    assert_eq!((nodes(&start), start.torch_store), (vec![1, 2, 3, 4], store()));
+    let mut round = successor(past(&start, 5));
+    comes(&mut round, 2, 6);
+    assert!(starts(&comes(&mut round, 3, 6)).is_empty(), "the others are awaited");
+    // A node has seen a later attempt than the new coordinator.
+    let next = starts(&comes(&mut round, 4, 7)).remove(0);
+    assert_eq!((next.attempt, nodes(&next)), (7, vec![4, 2, 3]));
+    let last = next.last.unwrap();
+    assert_eq!((last.world, last.end, last.changes), (8, AttemptEnd::NodeLost, 1));
+}
+
+#[test]
+fn nodes_that_stay_away_are_awaited_until_their_ranks_have_stopped() {
+    let (_, start) = running(over_etcd(None));
+    let mut round = successor(past(&start, 1));
+    comes(&mut round, 2, 2);
+    comes(&mut round, 3, 2);
+    assert!(starts(&round.pass(19_000, &[2, 3])).is_empty());
+    assert_eq!(nodes(&starts(&round.pass(1500, &[2, 3]))[0]), [3, 2], "no window follows");
+}
+
+#[test]
+fn restarts_are_counted_over_coordinators() {
+    let (_, start) = running(over_etcd(None));
+    // Attempts 1 to 3 ended with failures, and the fourth with its coordinator.
+    let mut round = successor(past(&start, 4));
+    for node in 2..=4 {
+        comes(&mut round, node, 5);
+    }
+    round.stands(3, 5, Stage::Failed { waited: false });
+    for link in [2, 4] {
+        round.stands(link, 5, Stage::Told(Vec::new()));
+    }
+    let decided = decision(&round.stands(3, 5, own(2))).expect("all have told");
+    assert_eq!(decided.restart, None, "three restarts are spent");
+}
+
+#[test]
+fn a_coordinator_that_is_stopped_hands_over() {
+    let (mut round, _) = running(over_etcd(None));
+    let effects = round.stands(1, 1, Stage::Interrupted { signal: Some(15), kill: false });
+    let decisions: Vec<_> = sent(&effects)
+        .into_iter()
+        .filter_map(|(links, message)| match message {
+            ToAgent::Decision(decision) => Some((links, decision.outcome, decision.moves())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(decisions, [(vec![1], Outcome::Interrupted, false), (vec![2, 3, 4], Outcome::Failed, true)]);
+    let byes: Vec<Effect> = (2..=4).flat_map(|link| round.step(Event::Bye { link })).collect();
+    assert!(byes.contains(&Effect::Finish));
+    // `umiak stop` is about the whole job.
+    let (mut round, _) = running(over_etcd(None));
+    let effects = round.stands(3, 1, Stage::Interrupted { signal: None, kill: false });
+    let decided = decision(&effects).expect("it ends");
+    assert_eq!((decided.outcome, decided.restart), (Outcome::Stopped, None));
+}
+
+#[test]
+fn a_coordinator_without_its_lease_stops_all() {
+    let (mut round, _) = running(over_etcd(None));
+    let effects = round.step(Event::Fenced);
+    let (links, _) = sent(&effects).remove(0);
+    let decided = decision(&effects).expect("it ends here");
+    assert_eq!(links, [1, 2, 3, 4]);
+    assert!(decided.moves() && matches!(decided.why, Some(Why::NodeLost { how: Loss::Fenced, .. })));
+    assert!(round.step(Event::Fenced).is_empty());
+}
+
+#[test]
+fn the_number_of_nodes_is_changed() {
+    let (mut round, _) = running(over_etcd(None));
+    let effects = round.step(Event::Scaled { min: 1, max: 3 });
+    assert_eq!(stops(&effects)[0].why, Why::Scaled { min: 1, max: 3 });
+    for link in 1..=4 {
+        round.stands(link, 1, Stage::Told(Vec::new()));
+    }
+    let ready: Vec<Effect> = (1..=4).flat_map(|link| round.stands(link, 2, ready(2, 2).stage)).collect();
+    let start = starts(&ready).remove(0);
+    assert_eq!((nodes(&start), start.last.unwrap().end), (vec![1, 2, 3], AttemptEnd::Scaled));
+    // More again: the spare takes part after the window.
+    assert!(matches!(stops(&round.step(Event::Scaled { min: 1, max: 4 }))[0].why, Why::Joined { .. }));
+    let (mut round, _) = running(over_etcd(None));
+    assert!(stops(&round.step(Event::Scaled { min: 4, max: 9 })).is_empty(), "four fit");
+}
+
+#[test]
+fn levels() {
+    // Off: any failure is the last.
+    let (mut round, _) = running(Options { level: ElasticLevel::Off, ..over_etcd(None) });
+    round.step(Event::Gone { link: 4 });
+    let told: Vec<Effect> = (1..=3).flat_map(|link| round.stands(link, 1, Stage::Told(Vec::new()))).collect();
+    assert_eq!(decision(&told).map(|decision| decision.restart), Some(None));
+    // Nodes: one whose rank fails is left out at once, the coordinator's own too.
+    for (node, moves) in [(3, false), (1, true)] {
+        let (mut round, _) = running(Options { level: ElasticLevel::Nodes, ..over_etcd(None) });
+        round.stands(node, 1, Stage::Failed { waited: false });
+        let mut effects = Vec::new();
+        for link in (1..=4).filter(|link| *link != node) {
+            effects.extend(round.stands(link, 1, Stage::Told(Vec::new())));
+        }
+        effects.extend(round.stands(node, 1, own((node as u32 - 1) * 2)));
+        let decisions = sent(&effects).into_iter().filter_map(|(links, message)| match message {
+            ToAgent::Decision(decision) => Some((links, decision)),
+            _ => None,
+        });
+        let decisions: Vec<_> = decisions.collect();
+        assert_eq!((&*decisions[0].0, decisions[0].1.restart), (&[node][..], None));
+        assert_eq!((decisions[1].1.restart.is_some(), decisions[1].1.moves()), (true, moves));
+    }
+}
+
+#[test]
+fn a_node_stops_before_it_is_given_up() {
+    let limits = Limits::default();
+    let mut agent = Agent::new(join(2, &range()), limits, at(0));
+    agent.step(agent::Event::Tick, at(0));
+    agent.step(agent::Event::Connected, at(1));
+    hear(&mut agent, ToAgent::Welcome, 2);
+    let pass = |agent: &mut Agent, from: u64, to: u64| -> Vec<News> {
+        (from..=to).step_by(500).flat_map(|time| news(&agent.step(agent::Event::Tick, at(time)))).collect()
+    };
+    // Without ranks, it waits.
+    assert_eq!(pass(&mut agent, 500, 21_000), [News::Quiet]);
+    let (mut round, start) = running(options(&range(), 0));
+    hear(&mut agent, ToAgent::Start(start), 21_000);
+    agent.step(agent::Event::Standing(Standing::new(1, Stage::Running)), at(21_000));
+    // The coordinator does not hear it, and says nothing to it any more.
+    let beats = |effects: &[Effect]| {
+        let is_beat =
+            |effect: &Effect| matches!(effect, Effect::Send { links, message: ToAgent::Beat } if links.contains(&2));
+        effects.iter().any(is_beat)
+    };
+    assert!(beats(&round.pass(4_500, &[1, 3, 4])));
+    assert!(!beats(&round.pass(25_500, &[1, 3, 4])));
+    assert!(matches!(stops(&round.pass(1_000, &[1, 3, 4]))[0].why, Why::NodeLost { .. }));
+    let lost = News::Lost(Loss::Silent { after: limits.fence() });
+    assert_eq!(pass(&mut agent, 21_500, 40_500), [News::Quiet]);
+    assert_eq!(pass(&mut agent, 41_000, 41_000), [lost]);
+}
