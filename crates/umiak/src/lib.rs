@@ -22,7 +22,6 @@ pub mod cli;
 mod clock;
 mod driver;
 pub mod engine;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "leases and watches are for elastic jobs"))]
 mod etcd;
 mod front;
 pub mod history;

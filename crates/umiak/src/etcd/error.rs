@@ -139,11 +139,6 @@ impl EtcdError {
         Self::Members { kind, answers }
     }
 
-    /// True if a key was put with a lease that is gone.
-    pub(crate) fn is_lease_expired(&self) -> bool {
-        matches!(self, Self::Refused { refusal: Refusal::NoLease, .. })
-    }
-
     /// The message for the user.
     pub(crate) fn diagnostic(&self) -> Diagnostic {
         match self {

@@ -149,11 +149,6 @@ impl Etcd {
         Ok(self.call(&request::delete(key), key).await?.read(answer::deleted)? > 0)
     }
 
-    /// Deletes all keys with the prefix, and returns their number.
-    pub(crate) async fn delete_prefix(&self, prefix: &str) -> Result<u64, EtcdError> {
-        self.call(&request::delete_prefix(prefix), prefix).await?.read(answer::deleted)
-    }
-
     /// Deletes a key and all keys below it, and returns their number.
     pub(crate) async fn delete_tree(&self, key: &str) -> Result<u64, EtcdError> {
         self.call(&request::delete_tree(key), key).await?.read(answer::deleted)
@@ -211,12 +206,6 @@ impl Etcd {
     /// Gives a lease its whole time again.
     pub(crate) async fn keep_alive(&self, lease: LeaseId) -> Result<Lease, EtcdError> {
         let done = self.call(&request::keep_alive(lease), "").await?;
-        Ok(done.read(answer::seconds)?.map_or(Lease::Expired, |left| Lease::Alive(Duration::from_secs(left))))
-    }
-
-    /// The time that a lease has left.
-    pub(crate) async fn time_to_live(&self, lease: LeaseId) -> Result<Lease, EtcdError> {
-        let done = self.call(&request::time_to_live(lease), "").await?;
         Ok(done.read(answer::seconds)?.map_or(Lease::Expired, |left| Lease::Alive(Duration::from_secs(left))))
     }
 

@@ -63,6 +63,8 @@ impl Coordinator {
                 hang: None,
                 restart: umiak_core::model::Restart::default(),
                 window: Duration::ZERO,
+                level: umiak_core::model::ElasticLevel::Ranks,
+                succession: None,
                 seed: 1,
             },
             describe: "a benchmark".to_owned(),

@@ -6,12 +6,14 @@
 //! * `thread`: the loop that owns all state: waits for one event, asks a machine, performs. Its two halves are `line`
 //!   and `hosting`; `events` lists what it waits for.
 //! * `door`: the handshake, from a connection to a session, on both sides; probes of addresses.
+//! * `election`: of the coordinator of a job over etcd; a task of its own.
 //! * `link`: an authenticated connection.
 //! * `bench`: coordinator and agents without a launcher, for the benchmark.
 //! * `logs`, `gather`: tasks that send logs to the coordinator and receive them, over their own connections.
 
 pub mod bench;
 mod door;
+pub(crate) mod election;
 mod events;
 mod frames;
 mod gather;
@@ -134,6 +136,13 @@ pub(crate) enum NetOrder {
     },
     /// The log directory into which logs are gathered.
     Mark(LogDirMark),
+    /// The number of nodes was changed in etcd; for the coordinator.
+    Scaled {
+        min: u32,
+        max: u32,
+    },
+    /// This node must no longer be the coordinator.
+    Fence,
     /// The last order: the task sends what is queued and ends. A node that leaves before the decision reports its
     /// departure to the others.
     Leave,

@@ -116,6 +116,8 @@ impl Job {
                 hang: None,
                 restart: umiak_core::model::Restart::default(),
                 window: Duration::ZERO,
+                level: umiak_core::model::ElasticLevel::Ranks,
+                succession: None,
                 seed: 1,
             },
             describe: "job `ctr` since 12:03, pid 4121".to_owned(),

@@ -156,6 +156,8 @@ impl Round {
                     gatherer.mark(mark);
                 }
             }
+            NetOrder::Scaled { min, max } => self.decide(coordinator::Event::Scaled { min, max }),
+            NetOrder::Fence => self.decide(coordinator::Event::Fenced),
             NetOrder::Leave => self.leave(),
         }
     }

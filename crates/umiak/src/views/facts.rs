@@ -226,7 +226,10 @@ pub(crate) fn changed(change: &Resize) -> String {
         Resize::Joined { nodes } => format!("{} joined", list(nodes)),
         Resize::Lost { node, reason } => format!("{node} was lost, {reason}"),
         Resize::Left { node } => format!("{node} left"),
-        Resize::LeftOut { node, failures: 0 | 1 } => format!("{node} is left out, its ranks cannot start"),
+        Resize::Scaled { min, max } if min == max => format!("the number of nodes is {min} now"),
+        Resize::Scaled { min, max } => format!("the number of nodes is {min} to {max} now"),
+        Resize::LeftOut { node, failures: 0 } => format!("{node} is left out, its ranks cannot start"),
+        Resize::LeftOut { node, failures: 1 } => format!("{node} is left out, a rank failed there"),
         Resize::LeftOut { node, failures } => {
             format!("{node} is left out, only its ranks failed in {failures} attempts in a row")
         }

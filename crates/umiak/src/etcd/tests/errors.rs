@@ -119,6 +119,6 @@ fn the_storage_is_full() {
     let told = error.diagnostic().to_plain();
     assert!(told.starts_with("error[R0035]: the storage of etcd is full\n"), "{told}");
     // Deletions are still accepted, and leases are not.
-    assert!(wait(etcd.delete_prefix("/n/")).unwrap() > 0);
+    assert!(wait(etcd.delete_tree("/n")).unwrap() > 0);
     assert!(wait(etcd.grant(Duration::from_secs(5))).unwrap_err().diagnostic().to_plain().contains("R0035"));
 }

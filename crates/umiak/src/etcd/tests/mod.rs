@@ -81,8 +81,7 @@ fn keys() {
             etcd.put(key, b"", None).await.unwrap();
         }
         assert_eq!(etcd.delete_tree("/job1").await.unwrap(), 3);
-        assert_eq!(etcd.delete_prefix("/job1").await.unwrap(), 2);
-        assert_eq!(etcd.list("").await.unwrap().entries.len(), 2);
+        assert_eq!(etcd.list("/job1").await.unwrap().entries.len(), 2);
     });
 }
 
@@ -105,16 +104,13 @@ fn leases() {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         assert!(etcd.get("/mine").await.unwrap().is_some());
-        let Lease::Alive(left) = etcd.time_to_live(lease).await.unwrap() else { panic!("it is kept alive") };
-        assert!(left <= Duration::from_secs(2));
         // Not kept alive any more.
         let mut watch = etcd.watch("/mine", entry.modified.next()).unwrap();
         let gone = watch.next().await.unwrap();
         assert!(format!("{gone:?}").contains("Deleted { key: \"/mine\""), "{gone:?}");
         assert_eq!(etcd.keep_alive(lease).await.unwrap(), Lease::Expired);
-        assert_eq!(etcd.time_to_live(lease).await.unwrap(), Lease::Expired);
         let error = etcd.put("/mine", b"1", Some(lease)).await.unwrap_err();
-        assert!(error.is_lease_expired(), "{error:?}");
+        assert!(matches!(error, EtcdError::Refused { refusal: Refusal::NoLease, .. }), "{error:?}");
         etcd.revoke(lease).await.unwrap();
 
         let lease = etcd.grant(Duration::from_millis(100)).await.unwrap();

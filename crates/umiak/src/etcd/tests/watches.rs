@@ -48,7 +48,7 @@ fn changes_in_order_from_a_revision() {
         etcd.put("/other", b"x", None).await.unwrap();
         let mut watch = etcd.watch("/n/", listing.revision.next()).unwrap();
         etcd.put("/n/1", b"b", None).await.unwrap();
-        etcd.delete_prefix("/n/").await.unwrap();
+        etcd.delete_tree("/n").await.unwrap();
         let seen = until(&mut watch, "-/n/1").await;
         assert_eq!(seen, ["/n/1=a", "/n/1=b", "-/n/0", "-/n/1"]);
     });

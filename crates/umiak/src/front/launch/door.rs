@@ -127,7 +127,7 @@ impl LaunchDoor {
         // Called for each rank: the list is made once.
         if core.job.now.instances.len() == core.job.plan.replicas.len() {
             let pids: Vec<u32> = core.job.slots().filter_map(|slot| core.job.pid(slot)).collect();
-            peers.net.order(NetOrder::Started { attempt: core.job.plan.attempt, pids });
+            peers.order(NetOrder::Started { attempt: core.job.plan.attempt, pids });
         }
     }
 
@@ -226,7 +226,7 @@ impl Door for LaunchDoor {
 
     fn tell_ready(&mut self, attempt: u32) {
         if let Some(peers) = &self.peers {
-            peers.net.order(NetOrder::Listening { attempt });
+            peers.order(NetOrder::Listening { attempt });
         }
     }
 
@@ -237,7 +237,7 @@ impl Door for LaunchDoor {
     }
 
     fn watch(&self) -> Vec<BorrowedFd<'_>> {
-        let peers = self.peers.as_ref().map(Peers::as_fd);
+        let peers = self.peers.as_ref().map(Peers::watch).unwrap_or_default();
         peers.into_iter().chain(self.logs.as_ref().map(Logs::as_fd)).collect()
     }
 
@@ -366,7 +366,7 @@ impl Door for LaunchDoor {
             core.notice(&notice);
         }
         if let Some(peers) = self.peers.take() {
-            peers.finish();
+            peers.finish_as(core.job.now.end);
         }
         self.join_late_files();
     }

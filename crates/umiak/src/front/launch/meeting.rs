@@ -30,7 +30,7 @@ impl MeetingPlace {
         let host = match nodes {
             Nodes::Master { host, .. } => host.clone(),
             Nodes::List { addresses, .. } => addresses[0].to_string(),
-            Nodes::One | Nodes::Auto { .. } => self.address.to_string(),
+            Nodes::One | Nodes::Auto { .. } | Nodes::Etcd { .. } => self.address.to_string(),
         };
         (host, Port::new(port))
     }
@@ -73,7 +73,9 @@ pub(super) fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Resu
                 at: SocketAddr::new(address, port).to_string(),
             })
         }
-        Nodes::One => Err(Diagnostic::error(Code::L0016, "a job on one node has no rendezvous")),
+        Nodes::One | Nodes::Etcd { .. } => {
+            Err(Diagnostic::error(Code::L0016, "nodes of this job do not meet at a fixed address"))
+        }
     }
 }
 
@@ -86,7 +88,7 @@ fn expects(spec: &LaunchSpec, nodes: u32) -> Expects {
 }
 
 /// The address for the coordinator's own node: it works without a network.
-fn beside(port: u16) -> SocketAddr {
+pub(super) fn beside(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 

@@ -5,6 +5,7 @@
 //! | [`prepare`] | from a command line to a plan, with ports that are held and files that are written |
 //! | [`door`] | what only a launched job has: shared logs, Paddle's own lines, its peers |
 //! | [`meeting`], [`peers`], [`rounds`] | other nodes: where they meet, until all have joined, and after that |
+//! | [`succession`] | jobs over etcd: coordinators that are elected |
 //! | [`store`] | torch's store, if umiak hosts it |
 //! | [`relay`] | Paddle's store, if ranks reach it through umiak |
 //! | [`token`] | the secret that nodes share |
@@ -28,6 +29,7 @@ mod relay;
 mod restart;
 mod rounds;
 mod store;
+mod succession;
 mod token;
 mod torch;
 mod words;
@@ -279,9 +281,10 @@ impl Around<'_> {
         journal.as_ref().ok().map(|journal| journal.run.id().to_string())
     }
 
-    /// Begins the record of the run, which gives it its number. With several nodes, only the coordinator's records it.
+    /// Begins the record of the run, which gives it its number. With several nodes, only the coordinator's records it; with
+    /// etcd each may become the coordinator.
     fn begin_record(&mut self, peers: Option<&Peers>) {
-        if !self.spec.own.no_record && peers.is_none_or(|peers| peers.is_host) {
+        if !self.spec.own.no_record && peers.is_none_or(|peers| peers.is_host || peers.may_move()) {
             self.journal.get_or_insert_with(begin_journal);
         }
     }
@@ -393,7 +396,7 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
         }
     };
     if let Err(interrupted) = around.hear_signals() {
-        if let Some(peers) = peers {
+        if let Some(mut peers) = peers {
             let signal = Some(interrupted.signal);
             peers.stand(attempt, Stage::Interrupted { signal, kill: false });
             peers.finish();

@@ -43,7 +43,7 @@ pub(super) fn waiting(waiting: &Waiting) -> String {
 }
 
 /// This node does not take part yet.
-pub(super) fn spare(nodes: u32) -> String {
+pub(super) fn spare(nodes: usize) -> String {
     let plural = if nodes == 1 { "" } else { "s" };
     format!("the job runs on {nodes} other node{plural}; this one joins when it is needed")
 }
@@ -229,7 +229,7 @@ pub(super) fn not_reached(answer: &Answer, at: &str) -> Diagnostic {
 pub(super) fn why(why: &Why) -> Option<Diagnostic> {
     Some(match why {
         // The next attempt says that nodes have joined.
-        Why::Interrupted { .. } | Why::Joined { .. } => return None,
+        Why::Interrupted { .. } | Why::Joined { .. } | Why::Scaled { .. } => return None,
         Why::RankFailed { node: name, .. } => {
             Diagnostic::error(Code::R0004, format!("a rank failed on node {}, which sent no details", node(name)))
                 .hint("check its console and its logs")

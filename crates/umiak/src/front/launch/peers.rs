@@ -1,27 +1,31 @@
 //! Several nodes: this one finds the others, offers its ports, and waits until all have joined.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::{IpAddr, TcpListener};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::clock::Clock;
 use crate::rendezvous::logs::{LogFile, Logs, LogsOptions};
-use crate::rendezvous::{self, Gather, Host, LogDirMark, Net, NetOrder, NetReport};
+use crate::rendezvous::{Gather, Host, LogDirMark, Net, NetOptions, NetOrder, NetReport, StoreDoor, Target};
 use crate::screen::{Activity, StatusLine};
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Outcome;
+use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::exit_code::{self, STOPPED};
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
-use umiak_core::machine::round::messages::{JobKind, Join, Refusal, Stage, Standing, Start, Why};
+use umiak_core::machine::round::messages::{Expects, JobKind, Join, Refusal, Stage, Standing, Start, Why};
 use umiak_core::model::{Endpoint, FIRST_ATTEMPT, Nodes, OutputMode, Port, StoreHost};
 use umiak_core::plan::paddle_lines::copy_to_others;
 use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
 
 use super::prepare::Outline;
+use super::succession::{self, Candidacy};
 use super::{Around, NotRun, code_style, meeting, peer_words};
 use crate::driver::short_signal;
 use crate::engine::{self, Engine as _, EngineNews};
@@ -37,9 +41,11 @@ const GOODBYE: Duration = Duration::from_secs(6);
 
 /// The connection to the other nodes.
 pub(super) struct Peers {
-    pub(super) net: Net,
+    /// `None` while a job over etcd has no coordinator.
+    pub(super) net: Option<Net>,
+    pub(super) recipe: Recipe,
     /// The address of the coordinator, for messages.
-    at: String,
+    pub(super) at: String,
     /// True on the coordinator's node.
     pub(super) is_host: bool,
     /// True if this node receives the logs of all nodes.
@@ -48,6 +54,102 @@ pub(super) struct Peers {
     logs: Option<LogsOptions>,
     /// Where ranks of all nodes find the coordinator.
     meets_at: (String, Option<Port>),
+    /// For jobs over etcd.
+    pub(super) candidacy: Option<Candidacy>,
+}
+
+/// What this node needs to join the others. With etcd, it may join them again, at another coordinator.
+pub(super) struct Recipe {
+    pub(super) spec: Arc<LaunchSpec>,
+    key: Key,
+    pub(super) limits: Limits,
+    address: IpAddr,
+    hostname: String,
+    expects: Expects,
+    store: Option<StoreDoor>,
+    clock: Clock,
+}
+
+impl Recipe {
+    fn new(around: &Around<'_>, inventory: &Inventory, key: Key, address: IpAddr, expects: Expects) -> Self {
+        let own = &around.spec.own;
+        let limits =
+            Limits { rendezvous: own.rdzv_timeout, silence: own.node_timeout, reconnect: own.reconnect_window };
+        Self {
+            spec: Arc::clone(&around.spec),
+            key,
+            limits,
+            address,
+            hostname: inventory.hostname.clone(),
+            expects,
+            store: around.store.clone(),
+            clock: around.clock,
+        }
+    }
+
+    /// Begins to join at this coordinator, which is this node's own if there is a host.
+    pub(super) fn connect(
+        &self,
+        target: Target,
+        host: Option<Host>,
+        launch: u64,
+        standing: Standing,
+    ) -> Result<Net, Diagnostic> {
+        let request = &self.spec.request;
+        let join = Join {
+            launch,
+            command: nodes::command_hash(&request.command),
+            address: self.address,
+            host: self.hostname.clone(),
+            expects: self.expects.clone(),
+            kind: JobKind::of(request),
+            rank: request.node_rank,
+            uneven: request.may_be_uneven(),
+            logs: self.spec.own.gather_logs,
+            standing,
+        };
+        let options = NetOptions {
+            coordinator: target,
+            host,
+            join,
+            limits: self.limits,
+            job_id: request.job_id.clone(),
+            key: self.key.clone(),
+            clock: self.clock,
+        };
+        Net::start(options).map_err(|error| Diagnostic::failed("start its network thread", &error))
+    }
+
+    pub(super) fn host(
+        &self,
+        listener: TcpListener,
+        launch: u64,
+        gather: Option<Gather>,
+        succession: Option<coordinator::Succession>,
+    ) -> Host {
+        let request = &self.spec.request;
+        let elastic = request.elastic.as_ref();
+        let (time, pid) = (crate::clock::time_of_day(), std::process::id());
+        Host {
+            listener,
+            options: coordinator::Options {
+                expects: self.expects.clone(),
+                launch,
+                uneven: request.may_be_uneven(),
+                limits: self.limits,
+                settle: request.policy.settle,
+                hang: request.policy.hang,
+                restart: request.policy.restart,
+                window: elastic.map(|elastic| elastic.window).unwrap_or_default(),
+                level: elastic.map(|elastic| elastic.level).unwrap_or_default(),
+                succession,
+                seed: fastrand::u64(..),
+            },
+            describe: format!("job `{}` since {time}, pid {pid}", request.job_id),
+            gather,
+            store: self.store.clone(),
+        }
+    }
 }
 
 impl Peers {
@@ -58,6 +160,24 @@ impl Peers {
             Some(token) => Key::from_token(token.expose()),
             None => Key::from_job_id(&spec.request.job_id),
         };
+        let standing = Standing::new(FIRST_ATTEMPT, stage);
+        if let Nodes::Etcd { at, nodes, source } = &spec.request.nodes {
+            let address = succession::address(spec, at, inventory);
+            warn_about_token(around, address.is_loopback());
+            let min = spec.request.elastic.as_ref().map_or(*nodes, |elastic| elastic.min);
+            let recipe = Recipe::new(around, inventory, key, address, Expects::Range { min, max: *nodes });
+            let candidacy = Candidacy::begin(spec, at, address, ((min, *nodes), source), standing, around.clock)?;
+            return Ok(Self {
+                net: None,
+                recipe,
+                at: format!("etcd ({})", at.root),
+                is_host: false,
+                gathers: false,
+                logs: None,
+                meets_at: (address.to_string(), None),
+                candidacy: Some(candidacy),
+            });
+        }
         let place = meeting::place(spec, inventory, &key)?;
         if let (Nodes::Auto { .. }, Some(listener)) = (&spec.request.nodes, &place.host)
             && let Some(port) = listener.local_addr().ok().and_then(|address| Port::new(address.port()))
@@ -66,18 +186,10 @@ impl Peers {
             around.screen.talk(format!("{}\n", copy_to_others(&command)));
         }
         let meets_at = place.reached_at(&spec.request.nodes);
-        let may_start = matches!(stage, Stage::Ready(_));
-        if may_start && spec.own.token.is_none() && !place.is_loopback() {
-            let notice =
-                Diagnostic::notice(Code::R0007, "without a token, any process that knows the job id can join this job")
-                    .hint("on a shared network, give every node the same `--token-file` or `UMIAK_TOKEN`");
-            around.notice(&notice);
+        if matches!(standing.stage, Stage::Ready(_)) {
+            warn_about_token(around, place.is_loopback());
         }
-        let limits = Limits {
-            rendezvous: spec.own.rdzv_timeout,
-            silence: spec.own.node_timeout,
-            reconnect: spec.own.reconnect_window,
-        };
+        let recipe = Recipe::new(around, inventory, key, place.address, place.expects);
         let launch = fastrand::u64(..);
         let is_host = place.host.is_some();
         let gathers = is_host && spec.own.gather_logs;
@@ -85,58 +197,15 @@ impl Peers {
         let logs = (!is_host && spec.own.gather_logs).then(|| LogsOptions {
             coordinator: place.target.clone(),
             job_id: spec.request.job_id.clone(),
-            key: key.clone(),
-            limits,
+            key: recipe.key.clone(),
+            limits: recipe.limits,
             launch,
             log_dir: log_dir.to_owned(),
             files: Vec::new(),
         });
-        let job = spec.request.policy;
-        let host = place.host.map(|listener| Host {
-            listener,
-            options: coordinator::Options {
-                expects: place.expects.clone(),
-                launch,
-                uneven: spec.request.may_be_uneven(),
-                limits,
-                settle: job.settle,
-                hang: job.hang,
-                restart: job.restart,
-                window: spec.request.elastic.as_ref().map(|elastic| elastic.window).unwrap_or_default(),
-                seed: fastrand::u64(..),
-            },
-            describe: format!(
-                "job `{}` since {}, pid {}",
-                spec.request.job_id,
-                crate::clock::time_of_day(),
-                std::process::id()
-            ),
-            gather,
-            store: around.store.clone(),
-        });
-        let join = Join {
-            launch,
-            command: nodes::command_hash(&spec.request.command),
-            address: place.address,
-            host: inventory.hostname.clone(),
-            expects: place.expects,
-            kind: JobKind::of(&spec.request),
-            rank: spec.request.node_rank,
-            uneven: spec.request.may_be_uneven(),
-            logs: spec.own.gather_logs,
-            standing: Standing::new(FIRST_ATTEMPT, stage),
-        };
-        let options = rendezvous::NetOptions {
-            coordinator: place.target,
-            host,
-            join,
-            limits,
-            job_id: spec.request.job_id.clone(),
-            key,
-            clock: around.clock,
-        };
-        let net = Net::start(options).map_err(|error| Diagnostic::failed("start its network thread", &error))?;
-        Ok(Self { net, at: place.at, is_host, gathers, logs, meets_at })
+        let host = place.host.map(|listener| recipe.host(listener, launch, gather, None));
+        let net = Some(recipe.connect(place.target, host, launch, standing)?);
+        Ok(Self { net, recipe, at: place.at, is_host, gathers, logs, meets_at, candidacy: None })
     }
 
     /// Waits until all nodes have joined. A signal ends the wait on all nodes.
@@ -159,9 +228,11 @@ impl Peers {
 
     fn turn(&mut self, around: &mut Around<'_>, shown: &mut Shown) -> Result<Option<Box<Start>>, NotRun> {
         shown.show(around);
-        let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.net.as_fd()).chain(around.engine.watch()).collect();
+        let (own, engine) = (self.watch(), around.engine.watch());
+        let count = own.len();
+        let fds: Vec<BorrowedFd<'_>> = own.into_iter().chain(engine).collect();
         let arrived = around.sources.wait(&fds, shown.due())?;
-        if arrived.ready[0]
+        if arrived.ready[..count].contains(&true)
             && let Some(start) = self.hear(around, shown)?
         {
             return Ok(Some(start));
@@ -175,7 +246,7 @@ impl Peers {
             around.say(&format!("stopped by {} while waiting for nodes", short_signal(signal)));
             return Err(NotRun::Code(exit_code::interrupted(code_style(&around.spec), signal)));
         }
-        if arrived.ready[1..].contains(&true) && around.engine.news().iter().any(EngineNews::is_lost) {
+        if arrived.ready[count..].contains(&true) && around.engine.news().iter().any(EngineNews::is_lost) {
             return Err(engine::lost("ranks").into());
         }
         Ok(None)
@@ -183,7 +254,8 @@ impl Peers {
 
     /// Handles reports of the network thread during the wait.
     fn hear(&mut self, around: &mut Around<'_>, shown: &mut Shown) -> Result<Option<Box<Start>>, NotRun> {
-        for report in self.net.reports() {
+        self.hear_election(around, shown)?;
+        for report in self.reports() {
             let news = match report {
                 NetReport::News(news) => news,
                 NetReport::Refused { address, host, refusal } => {
@@ -212,13 +284,27 @@ impl Peers {
                     };
                 }
                 News::Waiting(waiting) => shown.text = peer_words::waiting(&waiting),
-                News::Spare { nodes } => shown.text = peer_words::spare(nodes),
+                News::Spare(start) => {
+                    shown.text = peer_words::spare(start.nodes.len());
+                    self.knows(&start);
+                }
                 News::Start(start) => {
+                    self.knows(&start);
                     let own = around.spec.request.policy.restart.max;
                     if let Some(restarts) = start.restarts.filter(|restarts| *restarts != own) {
                         around.notice(&peer_words::other_restarts(restarts, own));
                     }
                     return Ok(Some(start));
+                }
+                // Another coordinator may be elected.
+                News::Moved(_)
+                | News::Lost(_)
+                | News::TimeUp(_)
+                | News::Refused(Refusal::TooLate | Refusal::GivenUp)
+                    if self.candidacy.is_some() =>
+                {
+                    self.look();
+                    "looking for a coordinator".clone_into(&mut shown.text);
                 }
                 News::Refused(refusal) => return Err(peer_words::refused(&refusal).into()),
                 News::TurnedAway(answer) => return Err(peer_words::turned_away(&answer, &self.at).into()),
@@ -230,6 +316,7 @@ impl Peers {
                 News::Decision(decision) => return Err(ended_before(around, decision.why.as_ref())),
                 News::Lost(how) => return Err(ended_before(around, Some(&Why::CoordinatorLost { how }))),
                 News::Stop(_)
+                | News::Moved(_)
                 | News::Alone { .. }
                 | News::Servers(_)
                 | News::Suspects(_)
@@ -240,15 +327,41 @@ impl Peers {
         Ok(None)
     }
 
-    pub(super) fn stand(&self, attempt: u32, stage: Stage) {
-        self.net.order(NetOrder::Standing(Standing::new(attempt, stage)));
+    /// Reports the state of this node to the coordinator. A node that is ready looks for one, if there is none.
+    pub(super) fn stand(&mut self, attempt: u32, stage: Stage) {
+        let standing = Standing::new(attempt, stage);
+        if let (Some(candidacy), Stage::Ready(_)) = (&mut self.candidacy, &standing.stage) {
+            candidacy.ready = standing.clone();
+            if self.net.is_none() {
+                return self.look();
+            }
+        }
+        self.order(NetOrder::Standing(standing));
+    }
+
+    /// Sends an order, if there is a coordinator.
+    pub(super) fn order(&self, order: NetOrder) {
+        if let Some(net) = &self.net {
+            net.order(order);
+        }
+    }
+
+    /// Reports of the network since the last call.
+    pub(super) fn reports(&mut self) -> Vec<NetReport> {
+        self.net.as_mut().map(Net::reports).unwrap_or_default()
+    }
+
+    /// Descriptors that are readable when there are reports.
+    pub(super) fn watch(&self) -> Vec<BorrowedFd<'_>> {
+        let net = self.net.as_ref().map(Net::as_fd);
+        net.into_iter().chain(self.candidacy.as_ref().map(Candidacy::as_fd)).collect()
     }
 
     /// Names a file in the log directory that only this node has written. A node that sees it there too uses the same
     /// directory, and sends no logs.
     pub(super) fn mark_log_dir(&self, marker: String, plan: &Plan) {
         let names = plan.topology().members.iter().map(Member::log_name).collect();
-        self.net.order(NetOrder::Mark(LogDirMark { marker, names }));
+        self.order(NetOrder::Mark(LogDirMark { marker, names }));
     }
 
     /// Starts to send the logs of this node's ranks to the coordinator, if enabled.
@@ -263,11 +376,11 @@ impl Peers {
 
     /// The job has ended on this node; messages from other nodes still arrive.
     pub(super) fn leave(&self) {
-        self.net.order(NetOrder::Leave);
+        self.order(NetOrder::Leave);
     }
 
     /// All nodes have met, and this one cannot start: they end with its reason.
-    pub(super) fn give_up(self, attempt: u32, why: Diagnostic) -> Diagnostic {
+    pub(super) fn give_up(mut self, attempt: u32, why: Diagnostic) -> Diagnostic {
         self.stand(attempt, Stage::Unable { why: why.message.clone() });
         self.finish();
         why
@@ -275,14 +388,28 @@ impl Peers {
 
     /// Leaves the job. The coordinator waits until all nodes have its decision.
     pub(super) fn finish(self) {
-        self.net.order(NetOrder::Leave);
-        self.net.finish(GOODBYE);
+        self.finish_as(None);
+    }
+
+    /// The same; the job has ended so.
+    pub(super) fn finish_as(self, end: Option<(Outcome, u8)>) {
+        if let Some(net) = self.net {
+            net.order(NetOrder::Leave);
+            net.finish(GOODBYE);
+        }
+        if let Some(candidacy) = self.candidacy {
+            candidacy.finish(end, GOODBYE);
+        }
     }
 }
 
-impl AsFd for Peers {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.net.as_fd()
+/// Warns that other processes can join, unless the nodes are all on this host.
+fn warn_about_token(around: &Around<'_>, is_loopback: bool) {
+    if around.spec.own.token.is_none() && !is_loopback {
+        let notice =
+            Diagnostic::notice(Code::R0007, "without a token, any process that knows the job id can join this job")
+                .hint("on a shared network, give every node the same `--token-file` or `UMIAK_TOKEN`");
+        around.notice(&notice);
     }
 }
 
@@ -304,7 +431,9 @@ pub(super) fn meet(
 ) -> Result<(Share, Peers, Box<Start>), NotRun> {
     let offer = plan::offer(&outline.layout, &outline.ports);
     let (peers, start) = Peers::join(around, inventory, Stage::Ready(offer), &outline.log_dir)?.wait(around)?;
-    if let StoreHost::Agent { host: None, port: None } = around.spec.request.store {
+    // With etcd, each start says it.
+    let is_fixed = !matches!(around.spec.request.nodes, Nodes::Etcd { .. });
+    if let (true, StoreHost::Agent { host: None, port: None }) = (is_fixed, &around.spec.request.store) {
         let mut spec = (*around.spec).clone();
         let (host, port) = peers.meets_at.clone();
         spec.request.store = StoreHost::Agent { host: Some(host), port };
@@ -325,7 +454,7 @@ pub(super) fn tell_unable(around: &mut Around<'_>, inventory: &Inventory, why: &
     let until = Instant::now() + TELLING;
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let is_over = match around.sources.wait(&[peers.as_fd()], Some(left)) {
+        let is_over = match around.sources.wait(&peers.watch(), Some(left)) {
             Ok(arrived) => !arrived.signals.is_empty() || peers.hear(around, &mut shown).is_err(),
             Err(_) => true,
         };
@@ -336,7 +465,7 @@ pub(super) fn tell_unable(around: &mut Around<'_>, inventory: &Inventory, why: &
 }
 
 /// The console lines about missing nodes.
-struct Shown {
+pub(super) struct Shown {
     text: String,
     since: Instant,
     /// The last line and its time, without a status line.
@@ -348,6 +477,10 @@ struct Shown {
 impl Shown {
     fn new(since: Instant) -> Self {
         Self { text: "connecting".to_owned(), since, said: None, interval: LINES.0 }
+    }
+
+    pub(super) fn say(&mut self, text: String) {
+        self.text = text;
     }
 
     fn show(&mut self, around: &Around<'_>) {

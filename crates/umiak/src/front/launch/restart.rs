@@ -32,7 +32,7 @@ impl LaunchDoor {
         let outline = prepare::outline_again(&self.spec.request, &self.inventory, &core.job.plan, &mut lease);
         let prepared = outline.and_then(|(layout, mut ports)| {
             let relay = relay::open(&self.spec.request, layout.address, &mut ports)?;
-            match &self.peers {
+            match &mut self.peers {
                 None => {
                     let share = Share::without_others(&self.spec.request, &self.inventory, &layout, &ports)?;
                     self.plan_next(core, (attempt, None), (layout, relay), share).map(|()| true)

@@ -11,6 +11,7 @@ use umiak_core::machine::round::limits::ANSWER;
 use umiak_core::machine::round::messages::{Decision, Loss, NodeName, RankPlace, Servers, Stage, Start, Told, Why};
 
 use super::door::{LaunchDoor, missing};
+use super::peers::Peers;
 use super::restart::server_role;
 use super::{peer_words, words};
 use crate::driver::Core;
@@ -20,7 +21,8 @@ use crate::screen::{Activity, StatusLine};
 
 impl LaunchDoor {
     pub(super) fn hear_peers(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine) {
-        let reports = self.peers.as_mut().map(|peers| peers.net.reports()).unwrap_or_default();
+        self.hear_election(core);
+        let reports = self.peers.as_mut().map(Peers::reports).unwrap_or_default();
         for report in reports {
             match report {
                 NetReport::News(news) => self.hear_news(core, news),
@@ -43,18 +45,27 @@ impl LaunchDoor {
 
     fn hear_news(&mut self, core: &mut Core<'_>, news: News) {
         match news {
-            News::Start(start) => self.start_next(core, &start),
+            News::Start(start) => {
+                if let Some(peers) = &mut self.peers {
+                    peers.knows(&start);
+                }
+                self.start_next(core, &start);
+            }
             News::Stop(stop) => {
                 core.job.now.waited_elsewhere = matches!(stop.why, Why::RankFailed { waited: true, .. });
                 core.job.queue(Event::StoppedElsewhere(stop.reason()));
                 (self.why, self.places) = (Some(stop.why), Vec::new());
             }
             News::Decision(decision) => {
+                if let Some(peers) = self.peers.as_mut().filter(|_| decision.restart.is_none() && !decision.alone) {
+                    peers.ends();
+                }
                 let decided = decision.decided();
                 let Decision { why, places, .. } = *decision;
                 (self.why, self.places) = (why.or(self.why.take()), places);
                 core.job.queue(Event::Decided(Box::new(decided)));
             }
+            News::Moved(decision) => self.move_on(core, *decision),
             News::Alone { .. } => self.lose_coordinator(core, Loss::Silent { after: ANSWER }),
             News::Lost(how) => self.lose_coordinator(core, how),
             News::Refused(_) | News::TurnedAway(_) | News::TimeUp(_) => self.lose_coordinator(core, Loss::Refused),
@@ -66,7 +77,12 @@ impl LaunchDoor {
             }
             News::Back => core.say(|style| words::nodes(style, "the coordinator is reachable again")),
             News::Waiting(waiting) => Self::show_waiting(core, peer_words::waiting(&waiting)),
-            News::Spare { nodes } => Self::show_waiting(core, peer_words::spare(nodes)),
+            News::Spare(start) => {
+                if let Some(peers) = &mut self.peers {
+                    peers.knows(&start);
+                }
+                Self::show_waiting(core, peer_words::spare(start.nodes.len()));
+            }
             News::Unreached(answer) => {
                 let text = format!("no connection to the coordinator ({})", peer_words::short(&answer));
                 core.say(|style| words::nodes(style, &text));
@@ -95,13 +111,8 @@ impl LaunchDoor {
         }
     }
 
-    fn lose_coordinator(&mut self, core: &mut Core<'_>, how: Loss) {
-        (self.why, self.places) = (Some(Why::CoordinatorLost { how }), Vec::new());
-        core.job.queue(Event::Alone);
-    }
-
     /// Tells the other nodes the state of this one.
-    pub(super) fn tell_peers(&self, core: &Core<'_>, stand: Stand) {
+    pub(super) fn tell_peers(&mut self, core: &Core<'_>, stand: Stand) {
         let stage = match stand {
             Stand::Serving => Stage::Serving,
             Stand::Succeeded => Stage::Succeeded,
@@ -117,7 +128,7 @@ impl LaunchDoor {
         };
         // Between two attempts, messages are about the next one.
         let attempt = core.job.machine.attempt() + u32::from(core.job.machine.is_pausing());
-        if let Some(peers) = &self.peers {
+        if let Some(peers) = &mut self.peers {
             peers.stand(attempt, stage);
         }
     }
@@ -151,8 +162,8 @@ impl LaunchDoor {
         core.job.queue(Event::Prepared { attempt, ready });
     }
 
-    pub(super) fn stand_unable(&self, attempt: u32, why: &str) {
-        if let Some(peers) = &self.peers {
+    pub(super) fn stand_unable(&mut self, attempt: u32, why: &str) {
+        if let Some(peers) = &mut self.peers {
             peers.stand(attempt, Stage::Unable { why: why.to_owned() });
         }
     }

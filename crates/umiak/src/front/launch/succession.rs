@@ -1,0 +1,311 @@
+//! Jobs over etcd: this node finds the elected coordinator or becomes it, and again whenever the coordinator is lost.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::Outcome;
+use umiak_core::formats::launch::LaunchSpec;
+use umiak_core::machine::job::{Decided, Event};
+use umiak_core::machine::round::coordinator::{Past, Succession};
+use umiak_core::machine::round::election::Reign;
+use umiak_core::machine::round::messages::{Decision, Loss, NodeName, Standing, Start, Why};
+use umiak_core::model::{Endpoint, EtcdPlace, Port};
+use umiak_core::plan::{Inventory, nodes};
+
+use super::door::LaunchDoor;
+use super::peers::{Peers, Shown};
+use super::{Around, NotRun, meeting, words};
+use crate::clock::Clock;
+use crate::driver::Core;
+use crate::rendezvous::election::{Election, ElectionOptions, ElectionReport};
+use crate::rendezvous::{Net, NetOrder, Target};
+
+/// The shortest lease: etcd extends shorter ones.
+const SHORTEST: Duration = Duration::from_secs(2);
+
+/// What this node knows of the coordinators of its job.
+pub(super) struct Candidacy {
+    election: Election,
+    /// The id under which this node joins.
+    launch: u64,
+    /// The current coordinator, or the last.
+    reign: Option<Reign>,
+    /// The state in which this node joins the next one.
+    pub(super) ready: Standing,
+    /// The last start of the job that this node has heard of.
+    start: Option<Box<Start>>,
+    /// The connections of the last coordinator, until their messages are delivered.
+    old: Option<Net>,
+    /// True once the job has ended for all nodes.
+    is_over: bool,
+}
+
+impl Candidacy {
+    /// Begins to look for a coordinator.
+    pub(super) fn begin(
+        spec: &LaunchSpec,
+        place: &EtcdPlace,
+        address: IpAddr,
+        (range, source): ((u32, u32), &str),
+        ready: Standing,
+        clock: Clock,
+    ) -> Result<Self, Diagnostic> {
+        if spec.own.gather_logs {
+            let message = "`--gather-logs` cannot be used with etcd";
+            return Err(Diagnostic::error(Code::L0002, message)
+                .hint("the coordinator may change; let all nodes use one `--log_dir` on a shared file system"));
+        }
+        // Ranks of a coordinator that loses its lease have a third of it to stop.
+        let usual = (spec.own.node_timeout / 3).max(spec.request.policy.stop.grace * 3);
+        let election = Election::start(ElectionOptions {
+            place: place.clone(),
+            lease: place.lease.unwrap_or(usual).max(SHORTEST),
+            address,
+            port: spec.own.rdzv_port.map(Port::get),
+            range,
+            source: source.to_owned(),
+            patience: spec.own.rdzv_timeout,
+            clock,
+        })?;
+        let launch = fastrand::u64(1..);
+        election.look(launch, None);
+        Ok(Self { election, launch, reign: None, ready, start: None, old: None, is_over: false })
+    }
+
+    /// The name of the current or last coordinator.
+    fn coordinator(&self) -> NodeName {
+        let leader = self.reign.map(|reign| reign.leader);
+        let nodes = self.start.iter().flat_map(|start| (0..).zip(&start.nodes));
+        let known = nodes.into_iter().find(|(_, node)| leader.is_some_and(|leader| leader.launch == node.launch));
+        let address = leader.map_or(IpAddr::from([0, 0, 0, 0]), |leader| leader.at.ip());
+        match known {
+            Some((node, share)) => NodeName { node, address: share.address, host: share.host.clone() },
+            None => NodeName { node: 0, address, host: "coordinator".to_owned() },
+        }
+    }
+
+    /// Leaves the job in etcd.
+    pub(super) fn finish(self, end: Option<(Outcome, u8)>, patience: Duration) {
+        if let Some(old) = self.old {
+            old.finish(patience);
+        }
+        self.election.finish(end.filter(|_| self.is_over), patience);
+    }
+}
+
+impl AsFd for Candidacy {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.election.as_fd()
+    }
+}
+
+/// This node's address for the others: as given, or the one from which it reaches etcd.
+pub(super) fn address(spec: &LaunchSpec, place: &EtcdPlace, inventory: &Inventory) -> IpAddr {
+    let local = |to: SocketAddr| {
+        let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        // Sends nothing.
+        socket.connect(to).ok()?;
+        socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
+    };
+    let towards_etcd = || {
+        let members = place.etcd.endpoints.iter().map(|member| (member.at.address.to_string(), member.at.port.get()));
+        members.flat_map(|at| at.to_socket_addrs().into_iter().flatten().collect::<Vec<_>>()).find_map(local)
+    };
+    let given = spec.request.host;
+    given.or_else(towards_etcd).unwrap_or_else(|| nodes::likely_address(&inventory.addresses))
+}
+
+impl Peers {
+    /// True if another coordinator can be elected.
+    pub(super) fn may_move(&self) -> bool {
+        self.candidacy.is_some()
+    }
+
+    /// Keeps a start of the job, for the case that this node becomes the coordinator.
+    pub(super) fn knows(&mut self, start: &Start) {
+        if let Some(candidacy) = &mut self.candidacy {
+            candidacy.start = Some(Box::new(start.clone()));
+        }
+    }
+
+    /// The job has ended for all nodes.
+    pub(super) fn ends(&mut self) {
+        if let Some(candidacy) = &mut self.candidacy {
+            candidacy.is_over = true;
+        }
+    }
+
+    /// The coordinator is lost, or has left. Messages to other nodes are still delivered.
+    fn lose_coordinator(&mut self) {
+        let Some(candidacy) = &mut self.candidacy else { return };
+        if let Some(net) = self.net.take() {
+            net.order(NetOrder::Leave);
+            candidacy.old = Some(net);
+        }
+        self.is_host = false;
+    }
+
+    /// Looks for a coordinator.
+    pub(super) fn look(&mut self) {
+        self.lose_coordinator();
+        if let Some(candidacy) = &self.candidacy {
+            candidacy.election.look(candidacy.launch, candidacy.reign.map(|reign| reign.revision));
+        }
+    }
+
+    fn election_reports(&self) -> Vec<ElectionReport> {
+        self.candidacy.as_ref().map(|candidacy| candidacy.election.reports()).unwrap_or_default()
+    }
+
+    /// This node is the coordinator.
+    fn lead(&mut self, reign: Reign, listener: std::net::TcpListener) -> Result<(), Diagnostic> {
+        let Some(candidacy) = &mut self.candidacy else { return Ok(()) };
+        let at = reign.leader.at;
+        let port = Port::new(at.port()).ok_or_else(|| Diagnostic::error(Code::R0041, "the port of this node is 0"))?;
+        let recipe = &self.recipe;
+        let past = candidacy.start.clone().map(|start| Past {
+            start,
+            coordinator: candidacy.reign.map_or(0, |reign| reign.leader.launch),
+            patience: recipe.limits.fence() + recipe.spec.request.policy.stop.grace,
+        });
+        let succession = Succession { at: Endpoint { address: at.ip(), port }, past };
+        let host = recipe.host(listener, candidacy.launch, None, Some(succession));
+        let target = Target::Address(meeting::beside(at.port()));
+        self.net = Some(recipe.connect(target, Some(host), candidacy.launch, candidacy.ready.clone())?);
+        candidacy.reign = Some(reign);
+        (self.is_host, self.at) = (true, at.to_string());
+        Ok(())
+    }
+
+    /// Another node is the coordinator.
+    fn follow(&mut self, reign: Reign) -> Result<(), Diagnostic> {
+        let Some(candidacy) = &mut self.candidacy else { return Ok(()) };
+        // One that has given this node up takes it for a new one.
+        if candidacy.reign.is_some_and(|last| last.revision == reign.revision) {
+            candidacy.launch = fastrand::u64(1..);
+        }
+        candidacy.reign = Some(reign);
+        let target = Target::Address(reign.leader.at);
+        self.net = Some(self.recipe.connect(target, None, candidacy.launch, candidacy.ready.clone())?);
+        (self.is_host, self.at) = (false, reign.leader.at.to_string());
+        Ok(())
+    }
+
+    /// Handles reports about the election before the first start.
+    pub(super) fn hear_election(&mut self, around: &mut Around<'_>, shown: &mut Shown) -> Result<(), NotRun> {
+        for report in self.election_reports() {
+            match report {
+                ElectionReport::Lead { reign, listener } => {
+                    self.lead(reign, listener)?;
+                    shown.say("waiting for nodes".to_owned());
+                }
+                ElectionReport::Follow(reign) => {
+                    self.follow(reign)?;
+                    shown.say(format!("connecting to {}", reign.leader.at));
+                }
+                ElectionReport::Fence => {
+                    self.order(NetOrder::Fence);
+                    self.look();
+                    shown.say("looking for a coordinator".to_owned());
+                }
+                ElectionReport::Scaled { min, max } => self.order(NetOrder::Scaled { min, max }),
+                ElectionReport::Over(end) => {
+                    around.say("the job has ended on other nodes");
+                    return Err(NotRun::Code(end.code));
+                }
+                ElectionReport::Trouble(diagnostic) => shown.say(diagnostic.message.clone()),
+                ElectionReport::Regained => shown.say("looking for a coordinator".to_owned()),
+                ElectionReport::Failed(diagnostic) => return Err((*diagnostic).into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LaunchDoor {
+    /// Handles reports about the election while the job runs.
+    pub(super) fn hear_election(&mut self, core: &mut Core<'_>) {
+        let reports = self.peers.as_ref().map(Peers::election_reports).unwrap_or_default();
+        for report in reports {
+            let Some(peers) = &mut self.peers else { return };
+            let result = match report {
+                ElectionReport::Lead { reign, listener } => {
+                    core.say(|style| words::nodes(style, "this node is the coordinator now"));
+                    peers.lead(reign, listener)
+                }
+                ElectionReport::Follow(reign) => peers.follow(reign),
+                ElectionReport::Fence => {
+                    peers.order(NetOrder::Fence);
+                    Ok(())
+                }
+                ElectionReport::Scaled { min, max } => {
+                    peers.order(NetOrder::Scaled { min, max });
+                    Ok(())
+                }
+                ElectionReport::Over(end) => {
+                    let attempt = core.job.machine.attempt() + u32::from(core.job.machine.is_pausing());
+                    core.job.queue(Event::Decided(Box::new(Decided {
+                        attempt,
+                        outcome: end.outcome,
+                        verdict: None,
+                        signal: None,
+                        kill: false,
+                        code: Some(end.code),
+                        restart: None,
+                        change: None,
+                    })));
+                    Ok(())
+                }
+                ElectionReport::Trouble(diagnostic) => {
+                    let message = "etcd is not reached; ranks keep running";
+                    core.notice(&Diagnostic::notice(Code::R0042, message).row("reason", diagnostic.message));
+                    Ok(())
+                }
+                ElectionReport::Regained => {
+                    core.say(|style| words::nodes(style, "etcd is reached again"));
+                    Ok(())
+                }
+                ElectionReport::Failed(diagnostic) => Err(*diagnostic),
+            };
+            if let Err(diagnostic) = result {
+                core.notice(&diagnostic);
+                self.end_alone(core, Loss::Refused);
+            }
+        }
+    }
+
+    /// The coordinator was lost. With etcd, the job goes on under another one.
+    pub(super) fn lose_coordinator(&mut self, core: &mut Core<'_>, how: Loss) {
+        let candidacy = self.peers.as_ref().and_then(|peers| peers.candidacy.as_ref());
+        match candidacy.map(Candidacy::coordinator) {
+            Some(coordinator) => {
+                self.move_on(core, Decision::coordinator_lost(core.job.machine.attempt(), coordinator, how));
+            }
+            None => self.end_alone(core, how),
+        }
+    }
+
+    /// The job goes on under another coordinator: ranks are stopped, and this node looks for it when it is ready.
+    pub(super) fn move_on(&mut self, core: &mut Core<'_>, mut decision: Decision) {
+        let Some(peers) = &mut self.peers else { return };
+        peers.lose_coordinator();
+        if core.job.machine.is_pausing() {
+            // It was ready for the next attempt already, or will be soon.
+            if self.next.is_some() {
+                peers.look();
+            }
+            return;
+        }
+        decision.attempt = core.job.machine.attempt();
+        core.job.queue(Event::Decided(Box::new(decision.decided())));
+        (self.why, self.places) = (decision.why, Vec::new());
+    }
+
+    fn end_alone(&mut self, core: &mut Core<'_>, how: Loss) {
+        (self.why, self.places) = (Some(Why::CoordinatorLost { how }), Vec::new());
+        core.job.queue(Event::Alone);
+    }
+}

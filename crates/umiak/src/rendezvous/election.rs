@@ -1,0 +1,584 @@
+//! Jobs over etcd: the task that keeps this node's lease, and the key of the coordinator in view. `machine::round::election`
+//! decides.
+//!
+//! | key | value | lease |
+//! |---|---|---|
+//! | `ROOT/coordinator` | [`Leader`] | of its node |
+//! | `ROOT/nodes/LAUNCH` | address of the node | of the node |
+//! | `ROOT/np` | the number of nodes, or the range | – |
+//! | `ROOT` | 0 while the job runs, 1 once it is over | 10 minutes from then on |
+//! | `ROOT/end` | [`End`] | 10 minutes |
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
+use tracing::{debug, info};
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::Outcome;
+use umiak_core::machine::round::election::{self, Effect, Event, Leader, Reign};
+use umiak_core::model::{EtcdPlace, Scaling, Timestamp, shown};
+use umiak_core::wire::etcd::{self as wire, KeyValue, LeaseId, Revision};
+use umiak_sys::wait::Waker;
+
+use super::bind;
+use crate::clock::Clock;
+use crate::etcd::{Created, Etcd, EtcdError, Lease, Limits, Replaced, Watch, WatchNews};
+
+/// How long etcd remembers that a job is over, for nodes that have not heard it.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// Wait when nothing is due.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Settings of the election on one node.
+#[derive(Debug)]
+pub(crate) struct ElectionOptions {
+    pub(crate) place: EtcdPlace,
+    /// Time without a sign of life after which etcd forgets this node.
+    pub(crate) lease: Duration,
+    /// Where other nodes reach this one, should it become the coordinator; a port, if the user chose one.
+    pub(crate) address: IpAddr,
+    pub(crate) port: Option<u16>,
+    /// The fewest and the most nodes, by the command line, and its flag.
+    pub(crate) range: (u32, u32),
+    pub(crate) source: String,
+    /// Longest wait for a coordinator.
+    pub(crate) patience: Duration,
+    pub(crate) clock: Clock,
+}
+
+/// How a job ended, for nodes that have not heard it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct End {
+    /// Tells it from other jobs of the same name.
+    job: u64,
+    pub(crate) outcome: Outcome,
+    pub(crate) code: u8,
+}
+
+/// A message to the front.
+#[derive(Debug)]
+pub(crate) enum ElectionReport {
+    /// This node is the coordinator, on this port.
+    Lead {
+        reign: Reign,
+        listener: TcpListener,
+    },
+    Follow(Reign),
+    /// This node must no longer be the coordinator.
+    Fence,
+    /// The number of nodes was changed in etcd.
+    Scaled {
+        min: u32,
+        max: u32,
+    },
+    /// The job is over.
+    Over(End),
+    /// etcd is not reached, for this reason; ranks keep running.
+    Trouble(Box<Diagnostic>),
+    /// etcd is reached again.
+    Regained,
+    /// There will be no coordinator.
+    Failed(Box<Diagnostic>),
+}
+
+/// What the task waits for.
+enum Input {
+    Look {
+        launch: u64,
+        lost: Option<u64>,
+    },
+    /// The last order; the job has ended for all nodes, if it is the coordinator that says so.
+    Finish {
+        end: Option<(Outcome, u8)>,
+    },
+    /// The front is gone without a word; the lease expires.
+    Gone,
+    Watched(WatchNews),
+    Claimed(Result<(Created, LeaseId), EtcdError>, Leader, Timestamp),
+    Renewed(Result<(LeaseId, Lease), EtcdError>, Timestamp),
+}
+
+/// The front's handle.
+#[derive(Debug)]
+pub(crate) struct Election {
+    inputs: UnboundedSender<Input>,
+    reports: Receiver<ElectionReport>,
+    waker: Arc<Waker>,
+    ended: Receiver<()>,
+}
+
+impl Election {
+    pub(crate) fn start(options: ElectionOptions) -> Result<Self, Diagnostic> {
+        let second = Duration::from_secs(1);
+        let limits = Limits {
+            request: (options.lease / 6).clamp(second / 2, second * 2),
+            call: (options.lease / 2).clamp(second * 2, second * 10),
+            quiet: (options.lease / 3).clamp(second, second * 5),
+        };
+        let etcd = Etcd::with_limits(options.place.etcd.clone(), limits).map_err(|error| error.diagnostic())?;
+        let failed = |error: io::Error| Diagnostic::failed("start its network thread", &error);
+        let waker = Arc::new(Waker::new().map_err(failed)?);
+        let (inputs, inbox) = unbounded_channel();
+        let (to_front, reports) = channel();
+        let (alive, ended) = channel();
+        let now = options.clock.now();
+        let candidate = Candidate {
+            machine: election::Election::new(options.lease, now),
+            etcd,
+            reporter: Reporter { reports: to_front, waker: Arc::clone(&waker) },
+            inputs: inputs.clone(),
+            lease: None,
+            renewing: false,
+            renew_at: now,
+            listener: None,
+            launch: 0,
+            job: None,
+            end: None,
+            looking: None,
+            is_leading: false,
+            options,
+        };
+        crate::network::handle().map_err(failed)?.spawn(async move {
+            let _alive: Sender<()> = alive;
+            candidate.run(inbox).await;
+        });
+        Ok(Self { inputs, reports, waker, ended })
+    }
+
+    /// Asks for a coordinator, other than the one of the revision `lost` if possible.
+    pub(crate) fn look(&self, launch: u64, lost: Option<u64>) {
+        let _ = self.inputs.send(Input::Look { launch, lost });
+    }
+
+    /// Returns the reports since the last call; never blocks.
+    pub(crate) fn reports(&self) -> Vec<ElectionReport> {
+        self.waker.clear();
+        self.reports.try_iter().collect()
+    }
+
+    /// Leaves the job in etcd: its keys go at once. `end` is for the coordinator of a job that is over.
+    pub(crate) fn finish(self, end: Option<(Outcome, u8)>, patience: Duration) {
+        let _ = self.inputs.send(Input::Finish { end });
+        let _ = self.ended.recv_timeout(patience);
+    }
+}
+
+impl Drop for Election {
+    fn drop(&mut self) {
+        let _ = self.inputs.send(Input::Gone);
+    }
+}
+
+/// Readable when reports are waiting.
+impl AsFd for Election {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.waker.as_fd()
+    }
+}
+
+#[derive(Debug)]
+struct Reporter {
+    reports: Sender<ElectionReport>,
+    waker: Arc<Waker>,
+}
+
+impl Reporter {
+    fn tell(&self, report: ElectionReport) {
+        let _ = self.reports.send(report);
+        self.waker.wake();
+    }
+}
+
+struct Candidate {
+    options: ElectionOptions,
+    machine: election::Election,
+    etcd: Etcd,
+    reporter: Reporter,
+    inputs: UnboundedSender<Input>,
+    lease: Option<LeaseId>,
+    renewing: bool,
+    renew_at: Timestamp,
+    /// Bound for the next claim; given away with it.
+    listener: Option<TcpListener>,
+    launch: u64,
+    /// Which job this node takes part in, once it is known.
+    job: Option<u64>,
+    /// How the last job of this name ended.
+    end: Option<End>,
+    /// Since when a coordinator is looked for.
+    looking: Option<Timestamp>,
+    is_leading: bool,
+}
+
+impl Candidate {
+    fn key(&self, name: &str) -> String {
+        format!("{}/{name}", self.options.place.root)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.options.clock.now()
+    }
+
+    async fn run(mut self, mut inbox: UnboundedReceiver<Input>) {
+        let mut watch = match self.begin().await {
+            Ok(watch) => watch,
+            Err(diagnostic) => {
+                self.reporter.tell(ElectionReport::Failed(Box::new(diagnostic)));
+                return self.finish(None).await;
+            }
+        };
+        let inputs = self.inputs.clone();
+        let watching = tokio::spawn(async move {
+            while let Some(news) = watch.next().await {
+                let _ = inputs.send(Input::Watched(news));
+            }
+        });
+        let end = loop {
+            match timeout(self.wait(), inbox.recv()).await {
+                Ok(Some(Input::Look { launch, lost })) => {
+                    self.launch = launch;
+                    self.looking.get_or_insert(self.options.clock.now());
+                    self.step(Event::Look { launch, lost });
+                }
+                Ok(Some(Input::Finish { end })) => break Some(end),
+                Ok(Some(Input::Gone) | None) => break None,
+                Ok(Some(Input::Watched(news))) => self.watched(news),
+                Ok(Some(Input::Claimed(claimed, leader, asked))) => self.claimed(claimed, leader, asked),
+                Ok(Some(Input::Renewed(renewed, asked))) => self.renewed(renewed, asked),
+                Err(_) => {}
+            }
+            self.renew();
+            self.step(Event::Tick);
+            self.lose_patience();
+        };
+        watching.abort();
+        if let Some(end) = end {
+            self.finish(end).await;
+        }
+    }
+
+    fn wait(&self) -> Duration {
+        let patience = self.looking.map(|since| since + self.options.patience);
+        let renew = self.lease.filter(|_| !self.renewing).map(|_| self.renew_at);
+        let times = [self.machine.deadline(), patience, renew];
+        let next = times.into_iter().flatten().min();
+        next.map_or(LONG, |time| time.since(self.now()).max(Duration::from_millis(1)))
+    }
+
+    /// Reads what is there, and checks the number of nodes.
+    async fn begin(&mut self) -> Result<Watch, Diagnostic> {
+        let prefix = self.key("");
+        let listing = self.etcd.list(&prefix).await.map_err(|error| error.diagnostic())?;
+        let find = |name: &str| {
+            let key = self.key(name);
+            listing.entries.iter().find(move |entry| entry.key == key)
+        };
+        let (reign, np, end) = (find("coordinator").and_then(reign), find("np"), find("end"));
+        // Without a coordinator, what is there belongs to an earlier job.
+        if let (Some(entry), Some(_)) = (np, reign) {
+            self.compare(entry).await?;
+        }
+        self.end = end.and_then(|entry| serde_json::from_slice(&entry.value).ok());
+        self.step(Event::Seen { key: reign, at: listing.revision.0 });
+        self.etcd.watch(&prefix, listing.revision.next()).map_err(|error| error.diagnostic())
+    }
+
+    /// The number of nodes on the command line and the one in etcd must agree, or one of them changes.
+    async fn compare(&self, entry: &KeyValue) -> Result<(), Diagnostic> {
+        let mut entry = entry.clone();
+        loop {
+            let Some((min, max)) = range(&entry.value) else { return Ok(()) };
+            let wanted = match self.options.place.scaling {
+                Scaling::Same if (min, max) == self.options.range => return Ok(()),
+                Scaling::Same => {
+                    let source = &self.options.source;
+                    let message = format!("`{source}` differs from the number of nodes of the job in etcd");
+                    return Err(Diagnostic::error(Code::R0040, message)
+                        .row(source, words(self.options.range))
+                        .row("in etcd", words((min, max)))
+                        .hint("use the same number on every node; `--force true` replaces the one in etcd, and `umiak python -m paddle.distributed.elastic scale` changes it"));
+                }
+                Scaling::By(change) => {
+                    let by = |number: u32| u32::try_from((i64::from(number) + change).max(1)).unwrap_or(number);
+                    (by(min), by(max))
+                }
+                Scaling::Replace => self.options.range,
+            };
+            let value = words(wanted);
+            let replaced = self.etcd.replace(&entry.key, entry.modified, value.as_bytes(), entry.lease).await;
+            match replaced.map_err(|error| error.diagnostic())? {
+                Replaced::Replaced(_) | Replaced::Changed(None) => return Ok(()),
+                Replaced::Changed(Some(found)) => entry = found,
+            }
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        let now = self.now();
+        for effect in self.machine.step(event, now) {
+            debug!(?event, ?effect, "election");
+            match effect {
+                Effect::Claim => self.claim(),
+                Effect::Resign => self.resign(),
+                Effect::Lead(reign) => self.lead(reign),
+                Effect::Follow(reign) => {
+                    (self.looking, self.job) = (None, Some(reign.leader.job));
+                    self.reporter.tell(ElectionReport::Follow(reign));
+                }
+                Effect::Fence => {
+                    info!("no longer the coordinator");
+                    self.is_leading = false;
+                    self.reporter.tell(ElectionReport::Fence);
+                }
+            }
+        }
+    }
+
+    /// Nodes that look for a coordinator in vain give up.
+    fn lose_patience(&mut self) {
+        let since = self.looking.filter(|since| self.now() >= *since + self.options.patience);
+        if since.is_some() {
+            self.looking = None;
+            let message = format!("no coordinator was elected within {}", shown(self.options.patience));
+            let diagnostic = Diagnostic::error(Code::R0041, message)
+                .row("key", self.key("coordinator"))
+                .hint("the node that holds the key is not reached, or etcd does not answer; `-v` shows more");
+            self.reporter.tell(ElectionReport::Failed(Box::new(diagnostic)));
+        }
+    }
+
+    /// Asks etcd for the key, unless the job is over.
+    fn claim(&mut self) {
+        if let Some(end) = self.end.filter(|end| Some(end.job) == self.job) {
+            self.looking = None;
+            return self.reporter.tell(ElectionReport::Over(end));
+        }
+        let port = match &self.listener {
+            Some(listener) => listener.local_addr().map(|address| address.port()),
+            None => bind(self.options.port.unwrap_or(0)).and_then(|listener| {
+                let port = listener.local_addr()?.port();
+                self.listener = Some(listener);
+                Ok(port)
+            }),
+        };
+        let port = match port {
+            Ok(port) => port,
+            Err(error) => {
+                let diagnostic = Diagnostic::failed("listen for other nodes", &error);
+                self.reporter.tell(ElectionReport::Failed(Box::new(diagnostic)));
+                return;
+            }
+        };
+        let leader = Leader {
+            at: SocketAddr::new(self.options.address, port),
+            launch: self.launch,
+            job: self.job.unwrap_or(self.launch),
+        };
+        let (etcd, inputs, asked) = (self.etcd.clone(), self.inputs.clone(), self.now());
+        let (key, node, lease, time) = (self.key("coordinator"), self.node_key(), self.lease, self.options.lease);
+        tokio::spawn(async move {
+            let claim = async {
+                let lease = match lease {
+                    Some(lease) if matches!(etcd.keep_alive(lease).await?, Lease::Alive(_)) => lease,
+                    _ => register(&etcd, &node, leader.at, time).await?,
+                };
+                let value = serde_json::to_vec(&leader).unwrap_or_default();
+                etcd.create(&key, &value, Some(lease)).await.map(|created| (created, lease))
+            };
+            let _ = inputs.send(Input::Claimed(claim.await, leader, asked));
+        });
+    }
+
+    fn node_key(&self) -> String {
+        self.key(&format!("nodes/{:016x}", self.launch))
+    }
+
+    fn claimed(&mut self, claimed: Result<(Created, LeaseId), EtcdError>, leader: Leader, asked: Timestamp) {
+        match claimed {
+            Ok((created, lease)) => {
+                (self.lease, self.renew_at) = (Some(lease), self.now() + self.options.lease / 6);
+                match created {
+                    Created::Created(Revision(revision)) => {
+                        self.step(Event::Claimed { reign: Reign { leader, revision }, asked });
+                    }
+                    Created::Taken(entry) => match reign(&entry) {
+                        Some(reign) => self.step(Event::Taken(reign)),
+                        None => self.step(Event::NotClaimed),
+                    },
+                }
+            }
+            Err(error) => {
+                debug!(?error, "not claimed");
+                self.step(Event::NotClaimed);
+            }
+        }
+    }
+
+    fn renewed(&mut self, renewed: Result<(LeaseId, Lease), EtcdError>, asked: Timestamp) {
+        self.renewing = false;
+        match renewed {
+            // The lease may have been given up meanwhile.
+            Ok((lease, Lease::Alive(_))) if self.lease.is_none_or(|own| own == lease) => {
+                self.lease = Some(lease);
+                self.step(Event::Renewed { asked });
+            }
+            Ok((lease, Lease::Expired)) if self.lease == Some(lease) => {
+                self.lease = None;
+                self.step(Event::Expired);
+            }
+            Ok(_) => {}
+            Err(error) => debug!(?error, "lease not renewed"),
+        }
+    }
+
+    /// Renews the lease, whether this node leads or not. A node that follows shows by it that it lives.
+    fn renew(&mut self) {
+        let now = self.now();
+        let is_due = !self.renewing && now >= self.renew_at && self.launch != 0;
+        if !is_due {
+            return;
+        }
+        (self.renewing, self.renew_at) = (true, now + self.options.lease / 6);
+        let (etcd, inputs, asked) = (self.etcd.clone(), self.inputs.clone(), now);
+        let (node, lease, time) = (self.node_key(), self.lease, self.options.lease);
+        let at = SocketAddr::new(self.options.address, 0);
+        tokio::spawn(async move {
+            let renewed = match lease {
+                Some(lease) => etcd.keep_alive(lease).await.map(|state| (lease, state)),
+                None => register(&etcd, &node, at, time).await.map(|lease| (lease, Lease::Alive(time))),
+            };
+            let _ = inputs.send(Input::Renewed(renewed, asked));
+        });
+    }
+
+    /// Ends the lease; the next claim has another.
+    fn resign(&mut self) {
+        self.is_leading = false;
+        if let Some(lease) = self.lease.take() {
+            let etcd = self.etcd.clone();
+            tokio::spawn(async move {
+                if let Err(error) = etcd.revoke(lease).await {
+                    debug!(?error, "lease not revoked");
+                }
+            });
+        }
+    }
+
+    fn lead(&mut self, reign: Reign) {
+        info!(revision = reign.revision, at = %reign.leader.at, "coordinator");
+        (self.looking, self.is_leading) = (None, true);
+        let is_new = self.job.replace(reign.leader.job).is_none();
+        let Some(listener) = self.listener.take() else { return };
+        self.reporter.tell(ElectionReport::Lead { reign, listener });
+        let (etcd, root, np, end) =
+            (self.etcd.clone(), self.options.place.root.clone(), self.key("np"), self.key("end"));
+        let nodes = words(self.options.range);
+        tokio::spawn(async move {
+            let write = async {
+                if is_new {
+                    etcd.delete(&end).await?;
+                    etcd.put(&np, nodes.as_bytes(), None).await?;
+                }
+                etcd.put(&root, b"0", None).await
+            };
+            if let Err(error) = write.await {
+                debug!(?error, "the state of the job is not in etcd");
+            }
+        });
+    }
+
+    fn watched(&mut self, news: WatchNews) {
+        match news {
+            WatchNews::Changed(events) => {
+                for event in events {
+                    match event {
+                        wire::Event::Put(entry) => self.changed(&entry.key.clone(), Some(&entry), entry.modified),
+                        wire::Event::Deleted { key, modified } => self.changed(&key, None, modified),
+                    }
+                }
+            }
+            WatchNews::Resync(listing) => {
+                for name in ["coordinator", "np", "end"] {
+                    let key = self.key(name);
+                    let entry = listing.entries.iter().find(|entry| entry.key == key);
+                    self.changed(&key, entry, listing.revision);
+                }
+            }
+            WatchNews::Lost(error) => {
+                self.reporter.tell(ElectionReport::Trouble(Box::new(error.diagnostic())));
+            }
+            WatchNews::Regained => self.reporter.tell(ElectionReport::Regained),
+            WatchNews::Failed(error) => {
+                self.reporter.tell(ElectionReport::Failed(Box::new(error.diagnostic())));
+            }
+        }
+    }
+
+    fn changed(&mut self, key: &str, entry: Option<&KeyValue>, at: Revision) {
+        if key == self.key("coordinator") {
+            self.step(Event::Seen { key: entry.and_then(reign), at: at.0 });
+        } else if key == self.key("end") {
+            self.end = entry.and_then(|entry| serde_json::from_slice(&entry.value).ok());
+        } else if key == self.key("np")
+            && let Some((min, max)) = entry.and_then(|entry| range(&entry.value)).filter(|_| self.is_leading)
+        {
+            self.reporter.tell(ElectionReport::Scaled { min, max });
+        }
+    }
+
+    /// The last thing: what this node has in etcd is deleted.
+    async fn finish(mut self, end: Option<(Outcome, u8)>) {
+        let end =
+            end.zip(self.job).filter(|_| self.is_leading).map(|((outcome, code), job)| End { job, outcome, code });
+        let last = async {
+            if let Some(end) = end {
+                let lease = self.etcd.grant(REMEMBERED).await?;
+                let value = serde_json::to_vec(&end).unwrap_or_default();
+                self.etcd.put(&self.key("end"), &value, Some(lease)).await?;
+                self.etcd.put(&self.options.place.root, b"1", Some(lease)).await?;
+                self.etcd.delete(&self.key("np")).await?;
+            }
+            match self.lease.take() {
+                Some(lease) => self.etcd.revoke(lease).await,
+                None => Ok(()),
+            }
+        };
+        if let Err(error) = last.await {
+            debug!(?error, "keys are left in etcd until their leases expire");
+        }
+    }
+}
+
+/// A lease for this node, with its key.
+async fn register(etcd: &Etcd, key: &str, at: SocketAddr, time: Duration) -> Result<LeaseId, EtcdError> {
+    let lease = etcd.grant(time).await?;
+    etcd.put(key, at.to_string().as_bytes(), Some(lease)).await?;
+    Ok(lease)
+}
+
+fn reign(entry: &KeyValue) -> Option<Reign> {
+    let leader = serde_json::from_slice(&entry.value).ok()?;
+    Some(Reign { leader, revision: entry.created.0 })
+}
+
+/// `2` or `2:4`.
+fn range(value: &[u8]) -> Option<(u32, u32)> {
+    let text = std::str::from_utf8(value).ok()?.trim();
+    let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
+    let (min, max) = match text.split_once(':') {
+        Some((min, max)) => (number(min)?, number(max)?),
+        None => (number(text)?, number(text)?),
+    };
+    (min <= max).then_some((min, max))
+}
+
+fn words((min, max): (u32, u32)) -> String {
+    if min == max { min.to_string() } else { format!("{min}:{max}") }
+}
