@@ -75,7 +75,8 @@ TLS and a user: UMIAK_ETCD_CA_FILE, UMIAK_ETCD_CERT_FILE, UMIAK_ETCD_KEY_FILE, U
 const SERVER: usize = 0;
 const JOB: usize = 1;
 const NODES: usize = 2;
-const NAMES: [(&str, &str); 3] = [
+/// The flags and their variables, which launchers have too.
+pub(super) const NAMES: [(&str, &str); 3] = [
     ("--elastic_server", "PADDLE_ELASTIC_SERVER"),
     ("--job_id", "PADDLE_ELASTIC_JOB_ID"),
     ("--np", "PADDLE_ELASTIC_NP"),
@@ -160,9 +161,10 @@ pub fn parse(argv: &[OsString], env: &BTreeMap<String, String>) -> Result<Parsed
 }
 
 /// The service of Kubernetes.
-const SERVICE: (&str, &str) = ("PADDLE_ELASTIC_ETCD_SERVICE_HOST", "PADDLE_ELASTIC_ETCD_SERVICE_PORT");
+pub(super) const SERVICE: (&str, &str) = ("PADDLE_ELASTIC_ETCD_SERVICE_HOST", "PADDLE_ELASTIC_ETCD_SERVICE_PORT");
 
-fn by_service(env: &BTreeMap<String, String>) -> Option<String> {
+/// The address of etcd, from the service of Kubernetes.
+pub(super) fn by_service(env: &BTreeMap<String, String>) -> Option<String> {
     let set = |name: &str| env.get(name).filter(|text| !text.is_empty());
     let (host, port) = (set(SERVICE.0)?, set(SERVICE.1)?);
     let is_v6 = host.contains(':') && !host.starts_with('[');

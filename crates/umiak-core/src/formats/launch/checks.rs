@@ -77,7 +77,7 @@ impl Checks<'_> {
 
     /// Reports flags of the command line without effect. Variables without effect are usually inherited, and are not
     /// reported.
-    pub(super) fn without_effect(&mut self, line: &Line, nodes: &Nodes, ip: Option<IpAddr>) {
+    pub(super) fn without_effect(&mut self, line: &Line, nodes: &Nodes, ip: Option<IpAddr>, is_elastic: bool) {
         let with_master = "`--master` selects the current launcher, which does not have it";
         for item in &line.items {
             match item {
@@ -93,6 +93,8 @@ impl Checks<'_> {
                     let is_about_servers = flag.heading == Heading::ParameterServer;
                     if is_about_servers && self.kind.has_servers() {
                         // Flags of both generations apply; the crews report those that do not.
+                    } else if flag.attribute == "elastic_pre_hook" {
+                        // It applies to elastic jobs of both generations.
                     } else if matches!(flag.owner, Owner::Legacy | Owner::Old) && self.generation == Generation::Current
                     {
                         self.idle(given.name, with_master);
@@ -107,12 +109,15 @@ impl Checks<'_> {
                 }
             }
         }
+        self.idle_about_elastic(nodes, is_elastic);
         self.idle_about_nodes(nodes, ip);
         self.idle_about_mode();
+        let is_restarted = match self.arguments.int("max_restart") {
+            Some(times) => times > 0,
+            None => matches!(nodes, Nodes::Etcd { .. }),
+        };
         for (flag, attribute) in [("--restart-backoff", "restart-backoff"), ("--restart-window", "restart-window")] {
-            if self.arguments.text(attribute).is_some()
-                && self.arguments.int("max_restart").is_none_or(|times| times <= 0)
-            {
+            if self.arguments.text(attribute).is_some() && !is_restarted {
                 self.idle(flag, "nothing is restarted without `--max_restart`");
             }
         }
@@ -135,7 +140,7 @@ impl Checks<'_> {
     }
 
     /// True if the flag asks for something; -1 is off for `--elastic_level`.
-    fn asks(&self, attribute: &str) -> bool {
+    pub(super) fn asks(&self, attribute: &str) -> bool {
         match attribute {
             "elastic_level" => self.arguments.int(attribute).is_some_and(|level| level != -1),
             _ => self.arguments.is_set(attribute),
@@ -156,17 +161,6 @@ impl Checks<'_> {
             {
                 ask(what, self.arguments.name(flag.attribute).to_owned());
             }
-        }
-        let elastic = |attribute: &str, variable: &str| {
-            self.arguments.is_set(attribute) || self.env.get(variable).is_some_and(|text| !text.is_empty())
-        };
-        if self.generation == Generation::Legacy
-            && !self.arguments.is_set("elastic_server")
-            && elastic("elastic_server", "PADDLE_ELASTIC_SERVER")
-            && elastic("job_id", "PADDLE_ELASTIC_JOB_ID")
-            && elastic("np", "PADDLE_ELASTIC_NP")
-        {
-            ask("elastic jobs", "PADDLE_ELASTIC_SERVER".to_owned());
         }
         if self.generation == Generation::Current && script == "ipu" {
             ask("IPU jobs", "ipu".to_owned());
@@ -203,9 +197,11 @@ impl Checks<'_> {
         PathBuf::from(directory)
     }
 
-    /// A negative number is 0, as in Paddle.
-    pub(super) fn max_restart(&mut self) -> Option<u32> {
-        let number = self.arguments.int("max_restart")?;
+    /// A negative number is 0, as in Paddle. Its default applies where Paddle restarts anything: with etcd.
+    pub(super) fn max_restart(&mut self, nodes: &Nodes) -> Option<u32> {
+        let Some(number) = self.arguments.int("max_restart") else {
+            return matches!(nodes, Nodes::Etcd { .. }).then_some(3);
+        };
         let times = u32::try_from(number.max(0)).ok();
         if times.is_none() {
             let name = self.arguments.name("max_restart");

@@ -237,16 +237,13 @@ pub(super) fn by_attribute(table: &'static [Flag], attribute: &str) -> Option<&'
     first.filter(|flag| flag.owner != Owner::Old).or_else(|| rows.next()).or(first)
 }
 
-const ELASTIC: &str = "elastic jobs";
-const NO_ELASTIC: &str = "elastic jobs are not supported yet";
-
 use Heading::{Base, Collective, Elastic, ParameterServer};
 use Owner::{Both, Current, Legacy, Old, Umiak};
 use ValueKind::{AnyTextIsTrue, BoolText, Choice, Count, Duration, Ignored, Int, Path, Port, Size, Text, Threads};
 
 /// The table.
 pub const FLAGS: &[Flag] = &[
-    Flag::new(Current, Base, "--master", "master", Text, "IP:PORT", "Address where the nodes meet, with `--nnodes`. Not used with one node.")
+    Flag::new(Current, Base, "--master", "master", Text, "IP:PORT", "Where the nodes meet, with `--nnodes`: an address of one of them, or `etcd://HOST:PORT`; several members of etcd are separated by commas. An address is not used with one node.")
         .variable(1, "PADDLE_MASTER"),
     Flag::new(Current, Base, "--legacy", "legacy", BoolText, "BOOL", "Behave as Paddle's legacy launcher.").default("False"),
     Flag::new(Current, Base, "--rank", "rank", Int, "N", "Rank of this node among those that meet at `--master`; -1 assigns one automatically.")
@@ -337,26 +334,24 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Current, ParameterServer, "--with_gloo", "with_gloo", Text, "N", "Passed to the processes as `PADDLE_WITH_GLOO`.")
         .default("1")
         .variable(20, "PADDLE_WITH_GLOO"),
-    Flag::new(Legacy, Elastic, "--elastic_server", "elastic_server", Text, "HOST:PORT", "The etcd server.").not_yet(ELASTIC),
-    Flag::new(Both, Elastic, "--job_id", "job_id", Text, "ID", "Name of the job, also used in log file names.")
+    Flag::new(Legacy, Elastic, "--elastic_server", "elastic_server", Text, "HOST:PORT", "Members of etcd, separated by commas, where the nodes meet; needs `--job_id` and `--np`. When omitted, `PADDLE_ELASTIC_SERVER`, or `PADDLE_ELASTIC_ETCD_SERVICE_HOST` and `PADDLE_ELASTIC_ETCD_SERVICE_PORT`."),
+    Flag::new(Both, Elastic, "--job_id", "job_id", Text, "ID", "Name of the job, also used in log file names. In etcd its keys are below `/paddle/ID`.")
         .default("default")
         .legacy_default("None")
         .variable(9, "PADDLE_JOB_ID"),
-    Flag::new(Legacy, Elastic, "--np", "np", Text, "N[:MAX]", "Number of nodes, with `--ips`; a range is not supported yet."),
-    Flag::new(Legacy, Elastic, "--scale", "scale", Int, "N", "Change of the number of nodes.").default("0").no_effect(NO_ELASTIC),
+    Flag::new(Legacy, Elastic, "--np", "np", Text, "N[:MAX]", "Number of nodes, with `--elastic_server` or `--ips`. With a range, which needs etcd, nodes may come and go. When omitted, `PADDLE_ELASTIC_NP`."),
+    Flag::new(Legacy, Elastic, "--scale", "scale", Int, "N", "Change the number of nodes that the job has in etcd by N. When omitted, `PADDLE_ELASTIC_SCALE`.").default("0"),
     Flag::new(Both, Elastic, "--host", "host", Text, "IP", "Address of this node.").variable(0, "POD_IP"),
-    Flag::new(Legacy, Elastic, "--force", "force", AnyTextIsTrue, "BOOL", "Change the number of nodes at once.")
-        .default("False")
-        .no_effect(NO_ELASTIC),
-    Flag::new(Legacy, Elastic, "--elastic_pre_hook", "elastic_pre_hook", Text, "COMMAND", "Run before each start.").no_effect(NO_ELASTIC),
-    Flag::new(Current, Elastic, "--max_restart", "max_restart", Int, "N", "Restart all processes after a failure, at most N times; no restarts unless given.")
+    Flag::new(Legacy, Elastic, "--force", "force", AnyTextIsTrue, "BOOL", "Replace the number of nodes that the job has in etcd by `--np`. When omitted, `PADDLE_ELASTIC_FORCE`.")
+        .default("False"),
+    Flag::new(Legacy, Elastic, "--elastic_pre_hook", "elastic_pre_hook", Text, "COMMAND", "Shell command that each node of an elastic job runs before its processes start."),
+    Flag::new(Current, Elastic, "--max_restart", "max_restart", Int, "N", "Restart all processes after a failure, at most N times. When omitted, 3 with etcd, otherwise 0.")
         .default("3")
         .variable(12, "PADDLE_MAX_RESTART"),
-    Flag::new(Current, Elastic, "--elastic_level", "elastic_level", Int, "N", "-1 off, 0 fail and let peers wait, 1 restart in place.")
+    Flag::new(Current, Elastic, "--elastic_level", "elastic_level", Int, "N", "What a job with etcd or a range of nodes survives: -1 nothing; 0 the loss of nodes, and a node whose process fails leaves; 1 failed processes too, all of which start again. When omitted, 1.")
         .default("-1")
-        .variable(13, "PADDLE_ELASTIC_LEVEL")
-        .no_effect(NO_ELASTIC),
-    Flag::new(Current, Elastic, "--elastic_timeout", "elastic_timeout", Int, "SECONDS", "With a range of nodes, time to wait for more than the fewest.")
+        .variable(13, "PADDLE_ELASTIC_LEVEL"),
+    Flag::new(Current, Elastic, "--elastic_timeout", "elastic_timeout", Int, "SECONDS", "With a range of nodes, time to wait for more than the fewest. With `--elastic_server`, 120 when omitted.")
         .default("30")
         .variable(14, "PADDLE_ELASTIC_TIMEOUT"),
     Flag::new(Umiak, Heading::Umiak, "--output", "output", Choice(&["human", "json", "quiet"]), "MODE", "What the console shows; `json` writes the run's facts to stdout.")

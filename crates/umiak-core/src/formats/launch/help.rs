@@ -57,9 +57,9 @@ fn description(flag: &Flag) -> String {
     if let ValueKind::Choice(words) = flag.value {
         let _ = write!(text, " One of: {}.", words.join(", "));
     }
-    // A default means nothing for a flag without effect; `6070` and `True` are Paddle's defaults, not umiak's.
-    let is_ours =
-        flag.support == Support::Full && !matches!(flag.name, "--start_port" | "--enable_gpu_log" | "--max_restart");
+    // A default means nothing for a flag without effect; those of Paddle that umiak does not use are not shown.
+    let is_paddles = matches!(flag.name, "--start_port" | "--enable_gpu_log" | "--max_restart" | "--elastic_level");
+    let is_ours = flag.support == Support::Full && !is_paddles;
     if is_ours && !matches!(flag.default, "None" | "" | "False" | "0") {
         let _ = write!(text, " Default: {}.", flag.default);
     }

@@ -9,6 +9,7 @@
 mod arguments;
 mod checks;
 mod cloud;
+mod elastic;
 mod endpoints;
 mod environment;
 pub mod flags;

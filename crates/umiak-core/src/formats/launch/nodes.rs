@@ -7,19 +7,18 @@
 //! | `--master` and `--nnodes N` | the nodes that join there; `--ips` is ignored, as in Paddle |
 //! | `--nnodes N` alone | the same, with this node as the master |
 //! | `--nnodes MIN:MAX` with or without `--master` | the same, and nodes may come and go |
+//! | `--master etcd://…`, `--elastic_server` | those that join in etcd (see `elastic`) |
 //!
 //! Lists of servers and trainers take precedence (see `servers`).
 
-use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
 
 use super::checks::{Checks, parse_address};
 use super::mode::Kind;
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
-use crate::model::{ELASTIC_WINDOW, Elastic, Generation, MAX_NODES, Nodes, Port};
+use crate::model::{Generation, MAX_NODES, Nodes, Port};
 
 /// The port in examples: the one that Paddle adds where it adds one.
 const EXAMPLE_PORT: u16 = 6768;
@@ -35,12 +34,6 @@ impl Checks<'_> {
             _ => (Nodes::One, None),
         };
         let master = self.arguments.text("master").filter(|_| self.generation == Generation::Current);
-        if let Some(master) = master.filter(|master| master.starts_with("etcd://")) {
-            let name = self.arguments.name("master");
-            let message = format!("etcd is not supported yet, and `{name}` is `{master}`");
-            self.error(Diagnostic::error(Code::L0003, message));
-            return one;
-        }
         if let Some(master) = master.filter(|_| nodes > 1) {
             if !listed.is_empty() {
                 self.idle(self.arguments.name("ips"), "the nodes meet at `--master`");
@@ -64,64 +57,45 @@ impl Checks<'_> {
         }
     }
 
-    /// `--nnodes`, or the legacy launcher's `--np`: the flag's attribute and its value, if given.
+    /// `--nnodes`, or the legacy launcher's `--np`: the flag's attribute and the most nodes, if given.
     pub(super) fn count(&mut self) -> Option<(&'static str, u32)> {
         let mut found = None;
         for attribute in ["nnodes", "np"] {
             if attribute == "np" && self.generation == Generation::Current {
                 continue;
             }
-            let name = self.arguments.name(attribute);
-            let text = match (self.arguments.int(attribute), self.arguments.text(attribute)) {
-                (Some(count), _) => count.to_string(),
-                (None, Some(text)) => text.to_owned(),
-                (None, None) => continue,
-            };
-            match count(&text) {
-                Some(Count::Fixed(nodes)) => match u32::try_from(nodes).ok().filter(|nodes| *nodes <= MAX_NODES) {
-                    Some(nodes) => found = found.or(Some((attribute, nodes))),
-                    None => self.error(self.wrong_value(attribute, too_many(name, "asks for", nodes))),
-                },
-                Some(Count::Range { max, .. }) if attribute == "nnodes" && self.generation == Generation::Current => {
-                    match u32::try_from(max).ok().filter(|nodes| *nodes <= MAX_NODES) {
-                        Some(nodes) => found = found.or(Some((attribute, nodes))),
-                        None => self.error(self.wrong_value(attribute, too_many(name, "asks for", max))),
-                    }
-                }
-                Some(Count::Range { .. }) => {
-                    let message = format!("`{name}` is the range `{text}`, and elastic jobs are not supported yet");
-                    let least = text.split(':').next().unwrap_or_default();
-                    let between = if name.starts_with('-') { ' ' } else { '=' };
-                    let hint = format!("write `{name}{between}{least}`");
-                    self.error(Diagnostic::error(Code::L0003, message).hint(hint));
-                }
-                None => self.error(self.wrong_value(
-                    attribute,
-                    format!("`{name}` takes a number of nodes such as `1` or `2:4`, not `{text}`"),
-                )),
+            let Some((min, max)) = self.range(attribute) else { continue };
+            if min < max && self.generation == Generation::Legacy {
+                let name = self.arguments.name(attribute);
+                let message = format!("`{name} {min}:{max}` is a range of nodes, which needs etcd or `--master`");
+                self.error(Diagnostic::error(Code::L0002, message).hint(format!(
+                    "use `--elastic_server HOST:PORT --job_id ID --np {min}:{max}`, or `--master HOST:PORT --nnodes {min}:{max}`"
+                )));
+            } else {
+                found = found.or(Some((attribute, max)));
             }
         }
         found
     }
 
-    /// The range of `--nnodes`, if it is one. Only nodes that meet at a master can come and go, and only in jobs without
-    /// servers.
-    pub(super) fn elastic(&mut self, kind: Kind, nodes: &Nodes) -> Option<Elastic> {
-        let text = self.arguments.text("nnodes").filter(|_| self.generation == Generation::Current)?;
-        let Some(Count::Range { min, .. }) = count(text) else { return None };
-        let name = self.arguments.name("nnodes");
-        let hint = match nodes {
-            _ if kind == Kind::Servers => Some("parameter-server jobs have a fixed number of nodes"),
-            Nodes::One | Nodes::List { .. } => Some("say where the nodes meet with `--master HOST:PORT`"),
-            Nodes::Master { .. } | Nodes::Auto { .. } | Nodes::Etcd { .. } => None,
+    /// The fewest and the most nodes of `--nnodes` or `--np`, if given and valid.
+    pub(super) fn range(&mut self, attribute: &str) -> Option<(u32, u32)> {
+        let text = match (self.arguments.int(attribute), self.arguments.text(attribute)) {
+            (Some(count), _) => count.to_string(),
+            (None, text) => text?.to_owned(),
         };
-        if let Some(hint) = hint {
-            let message = format!("`{name} {text}` cannot be used here: no nodes can come and go");
-            self.error(Diagnostic::error(Code::L0002, message).hint(hint));
+        let name = self.arguments.name(attribute);
+        let Some((min, max)) = range(&text) else {
+            let message = format!("`{name}` takes a number of nodes such as `1` or `2:4`, not `{text}`");
+            self.error(self.wrong_value(attribute, message));
+            return None;
+        };
+        let number = |count: i64| u32::try_from(count).ok().filter(|nodes| *nodes <= MAX_NODES);
+        let found = number(min).zip(number(max));
+        if found.is_none() {
+            self.error(self.wrong_value(attribute, too_many(name, "asks for", max)));
         }
-        let seconds = self.arguments.int("elastic_timeout").and_then(|seconds| u64::try_from(seconds).ok());
-        let window = seconds.map_or(ELASTIC_WINDOW, Duration::from_secs);
-        Some(Elastic::new(u32::try_from(min).unwrap_or(1), window))
+        found
     }
 
     /// `--ips`, or the platform's list, which takes precedence. Empty if it is not given or wrong.
@@ -201,20 +175,16 @@ impl Checks<'_> {
                 let message = format!("`{name}` asks for {nodes} node{plural}, and `{ips}` lists {}", listed.len());
                 Some(with_list(message).hint(format!("correct one of them; with `{ips}` no number is needed")))
             }
-            // Elastic jobs have their own error.
             Some((attribute, 2..))
                 if self.generation == Generation::Legacy
                     && listed.is_empty()
-                    && self.arguments.text("ips").is_none()
-                    && !self.arguments.is_set("elastic_server") =>
+                    && self.arguments.text("ips").is_none() =>
             {
                 let name = self.arguments.name(attribute);
                 let message = format!("`{name}` asks for several nodes, but no addresses are given");
-                Some(
-                    Diagnostic::error(Code::L0002, message).hint(
-                        "list their addresses with `--ips`, or let them meet with `--master HOST:PORT --nnodes N`",
-                    ),
-                )
+                let hint = "list their addresses with `--ips`, or let them meet with `--master HOST:PORT --nnodes N`, \
+                            or in etcd with `--elastic_server HOST:PORT --job_id ID --np N`";
+                Some(Diagnostic::error(Code::L0002, message).hint(hint))
             }
             None if master.is_some() && listed.len() > 1 => {
                 let name = self.arguments.name("master");
@@ -266,8 +236,11 @@ impl Checks<'_> {
         Ok((host.to_owned(), number))
     }
 
-    /// `--rank`: ignored with `--ips`, where the list decides, and with one node.
+    /// `--rank`: ignored with `--ips`, where the list decides, with one node, and with etcd.
     pub(super) fn node_rank(&mut self, nodes: &Nodes) -> Option<u32> {
+        if matches!(nodes, Nodes::Etcd { .. }) {
+            return None;
+        }
         let rank = self.arguments.int("rank").and_then(|rank| u32::try_from(rank).ok())?;
         if let Nodes::Master { nodes, .. } | Nodes::Auto { nodes, .. } = nodes
             && rank >= *nodes
@@ -293,8 +266,9 @@ impl Checks<'_> {
         }
         let counts = self.counts_host(nodes, ip);
         let Some(text) = self.arguments.text("host").filter(|_| counts) else {
-            // The legacy launcher reads the variable in this mode only.
-            let is_read = self.generation == Generation::Legacy && self.kind.has_servers() && counts;
+            // The legacy launcher reads the variable only with servers and with etcd.
+            let needs_it = self.kind.has_servers() || matches!(nodes, Nodes::Etcd { .. });
+            let is_read = self.generation == Generation::Legacy && needs_it && counts;
             return if is_read { pod_ip() } else { None };
         };
         let address = parse_address(text);
@@ -325,7 +299,8 @@ impl Checks<'_> {
             _ if self.kind == Kind::Pod => "the platform sets which node this is",
             Nodes::One => "the job has one node",
             Nodes::List { .. } => "nodes keep the order of the list",
-            Nodes::Master { .. } | Nodes::Auto { .. } | Nodes::Etcd { .. } => "",
+            Nodes::Etcd { .. } => "nodes that meet in etcd get their ranks when they join",
+            Nodes::Master { .. } | Nodes::Auto { .. } => "",
         };
         if !why.is_empty() {
             if self.is_from_flag("sort_ip") && self.arguments.is_switched_on("sort_ip") {
@@ -368,23 +343,12 @@ fn too_many(name: &str, verb: &str, nodes: i64) -> String {
     format!("`{name}` {verb} {nodes} nodes; the maximum is {MAX_NODES}")
 }
 
-enum Count {
-    Fixed(i64),
-    Range { min: i64, max: i64 },
-}
-
-/// `N`, or `MIN:MAX`, greater than 0.
-fn count(text: &str) -> Option<Count> {
+/// The fewest and the most nodes of `N` or `MIN:MAX`, greater than 0.
+pub(super) fn range(text: &str) -> Option<(i64, i64)> {
     let positive = |text: &str| argparse::int(text).filter(|count| *count > 0);
-    match text.split_once(':') {
-        Some((low, high)) => {
-            let (min, max) = (argparse::int(low)?.max(1), positive(high)?);
-            match min.cmp(&max) {
-                Ordering::Less => Some(Count::Range { min, max }),
-                Ordering::Equal => Some(Count::Fixed(max)),
-                Ordering::Greater => None,
-            }
-        }
-        None => positive(text).map(Count::Fixed),
-    }
+    let (min, max) = match text.split_once(':') {
+        Some((low, high)) => (argparse::int(low)?.max(1), positive(high)?),
+        None => (positive(text)?, positive(text)?),
+    };
+    (min <= max).then_some((min, max))
 }

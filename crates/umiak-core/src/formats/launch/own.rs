@@ -62,8 +62,7 @@ pub(super) fn logs(arguments: &Arguments, dir: PathBuf, overwrite: bool) -> LogR
     }
 }
 
-/// The stop and restart policy. `max_restart` is the value of the flag or its variable, if given: Paddle's default of 3
-/// is not used.
+/// The stop and restart policy. Without `max_restart` nothing is restarted.
 pub(super) fn policy(arguments: &Arguments, max_restart: Option<u32>) -> Policy {
     let Policy { restart, stop, .. } = Policy::default();
     let backoff = arguments.text("restart-backoff").and_then(duration).unwrap_or(restart.backoff);

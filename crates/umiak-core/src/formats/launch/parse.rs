@@ -13,7 +13,7 @@ use super::checks::{Checks, Issues};
 use super::environment::{self, Announced};
 use super::flags::{self, FLAGS, Owner, ValueKind};
 use super::mode::Kind;
-use super::{Compat, LaunchSpec, Spelling, cloud, help, mode, name, old, own, pod, ports, stranger, torchrun};
+use super::{Compat, LaunchSpec, Spelling, cloud, elastic, help, mode, name, old, own, pod, ports, stranger, torchrun};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse::{self, ArgError, Item, Line, Matching, Opt, Outcome, Takes};
 use crate::mask;
@@ -87,6 +87,11 @@ fn parse_paddle(
             backend_from_environment(&mut arguments, env, &mut issues);
         }
     }
+    // Paddle prints its flags without the variables of elastic jobs.
+    let printed = arguments.clone();
+    if generation == Generation::Legacy {
+        issues.errors.extend(elastic::from_environment(&mut arguments, env));
+    }
     let command_line = command_line(argv, line.script_args.len());
     let shown_line = shown_line(&spelling, argv, line.script_args.len());
     let mut checks =
@@ -94,8 +99,14 @@ fn parse_paddle(
     checks.not_in_this_version(&script);
     checks.kind = checks.choose_kind();
     let kind = checks.kind;
-    let configuration = configuration(&arguments, generation, kind, &script, &line.script_args);
+    let configuration = configuration(&printed, generation, kind, &script, &line.script_args);
+    let in_etcd = checks.is_in_etcd();
     let platform = match generation {
+        // Nodes that come and go do not match the platform's list, but its ports are open between nodes.
+        Generation::Legacy if in_etcd => {
+            let platform = cloud::read(env, processes(&arguments)).ok().flatten();
+            Some(cloud::Platform { ports: platform.and_then(|platform| platform.ports), ..Default::default() })
+        }
         Generation::Legacy if !kind.has_servers() => checks.report(cloud::read(env, processes(&arguments))).flatten(),
         _ => None,
     }
@@ -104,6 +115,7 @@ fn parse_paddle(
     // Errors about the backend come before errors about the mode.
     let backend = checks.backend();
     let (mode, nodes, ip) = match kind {
+        _ if in_etcd => (Mode::Collective, checks.etcd(&job_id), None),
         Kind::Collective | Kind::Rpc => {
             let (nodes, ip) = checks.nodes(&platform.nodes);
             (if kind == Kind::Rpc { Mode::Rpc } else { Mode::Collective }, nodes, ip)
@@ -113,7 +125,8 @@ fn parse_paddle(
         Kind::Servers | Kind::Heter => with_crews(&mut checks),
         Kind::Pod => in_pod(&mut checks, job_id.as_str(), own.rdzv_port),
     };
-    checks.without_effect(&line, &nodes, ip);
+    let elastic = checks.elastic(&nodes);
+    checks.without_effect(&line, &nodes, ip, elastic.is_some());
     if let (Nodes::Auto { .. }, Some(0..)) = (&nodes, arguments.int("rank")) {
         let message = "--rank set in the command may not compatible in auto mode";
         announced.lines.extend(environment::log_line(&arguments, environment::WARNING, message));
@@ -143,7 +156,7 @@ fn parse_paddle(
         },
         gpu_log: arguments.is_switched_on("enable_gpu_log"),
     };
-    let max_restart = checks.max_restart();
+    let max_restart = checks.max_restart(&nodes);
     let given_name = arguments.text("job_id").map(|_| job_id.to_string());
     let request = Request {
         name: given_name.unwrap_or_else(|| name::of(&script, &line.script_args)),
@@ -155,10 +168,10 @@ fn parse_paddle(
             Mode::Servers(mode) if mode.pod.is_some() => mode.pod.as_ref().map(pod::rank),
             _ => checks.node_rank(&nodes),
         },
-        // The platform sets the ranks.
-        sort_ip: arguments.is_switched_on("sort_ip") && kind != Kind::Pod,
+        // The platform sets the ranks, and nodes in etcd get theirs when they join.
+        sort_ip: arguments.is_switched_on("sort_ip") && kind != Kind::Pod && !in_etcd,
         uneven: arguments.is_switched_on("uneven"),
-        elastic: checks.elastic(kind, &nodes),
+        elastic,
         mode,
         nodes,
         devices: checks.devices(),

@@ -11,6 +11,7 @@ use crate::formats::prefix::{Front, recognise};
 use crate::model::{DeviceKind, DeviceRequest, ExitCodes, LogNames, Policy, Rotation};
 use crate::model::{Omp, OutputMode};
 
+mod elastic;
 mod generations;
 mod nodes;
 mod servers;
@@ -134,12 +135,8 @@ fn the_guides_lines_for_one_node() {
 #[test]
 fn the_guides_other_lines_are_understood_and_refused() {
     for line in [
-        "--elastic_server=127.0.0.1:2379 --np=2 --job_id=job1 --gpus=0,1,2,3 train.py",
-        "--master etcd://127.0.0.1:2379 train.py",
-        "--master etcd://127.0.0.1:2379 --nnodes 2 train.py",
         "--auto_tuner_json t.json train.py",
         "--enable_auto_mapping True --cluster_topo_path c.json train.py",
-        "--np 1:2 train.py",
         "ipu train.py",
     ] {
         let errors = run(Spelling::Launch, line, &[]).expect_err(line);
@@ -498,7 +495,7 @@ fn word() -> impl Strategy<Value = OsString> {
         3 => proptest::sample::select(names.clone()).prop_map(OsString::from),
         2 => (proptest::sample::select(names), "[0-9a-z:.,-]{0,8}").prop_map(|(name, value)| format!("{name}={value}").into()),
         3 => "[0-9:,;.-]{0,8}".prop_map(OsString::from),
-        1 => proptest::sample::select(vec!["", "-", "--", "-h", "t.py", "true", "etcd://", "ipu", "::1", "10.0.0.1", "10.0.0.1:1", "10.0.0.1:2,10.0.0.2:1", "1;2", "ps", "ps-heter"]).prop_map(OsString::from),
+        1 => proptest::sample::select(vec!["", "-", "--", "-h", "t.py", "true", "etcd://", "etcd://h:1", "ipu", "::1", "10.0.0.1", "10.0.0.1:1", "10.0.0.1:2,10.0.0.2:1", "1;2", "ps", "ps-heter"]).prop_map(OsString::from),
         1 => proptest::collection::vec(any::<u8>(), 0..6).prop_map(OsString::from_vec),
     ]
 }
@@ -525,6 +522,7 @@ fn environment() -> impl Strategy<Value = BTreeMap<String, String>> {
         ]
         .map(str::to_owned),
     );
+    names.extend(super::super::elastic::variables().map(str::to_owned));
     proptest::collection::btree_map(
         proptest::sample::select(names),
         prop_oneof!["[0-9:,.-]{0,12}", "PSERVER|TRAINER|ps|a:1(,b:2)?", any::<String>()],
@@ -560,12 +558,19 @@ fn restarts_are_asked_for() {
         ("--max_restart=-1 t", vec![], 0),
         ("t", vec![("PADDLE_MAX_RESTART", "5")], 5),
         ("--max_restart 2 t", vec![("PADDLE_MAX_RESTART", "5")], 5),
+        ("--master etcd://h t", vec![], 3),
+        ("--master etcd://h --max_restart 1 t", vec![], 1),
+        ("--master etcd://h --max_restart 0 t", vec![], 0),
+        ("--elastic_server h --job_id j --np 2 t", vec![], 3),
+        ("--elastic_server h --job_id j --np 2 --max_restart 1 t", vec![], 1),
     ] {
         assert_eq!(launch_in(line, &env).request.policy.restart.max, expected, "{line} {env:?}");
     }
     let idle = "notice[L0023]: `--restart-window` has no effect: nothing is restarted without `--max_restart`\n";
     assert_eq!(plain(&launch("--restart-window 10m t").notices), idle);
     assert_eq!(launch("--restart-window 10m --max_restart 1 t").notices, []);
+    assert_eq!(launch("--restart-window 10m --master etcd://h --job_id j t").notices, []);
+    assert_eq!(plain(&launch("--restart-window 10m --max_restart 0 --master etcd://h --job_id j t").notices), idle);
     let restart = launch("--restart-backoff 200ms --restart-window 10m t").request.policy.restart;
     assert_eq!((restart.backoff.as_millis(), restart.window.map(|it| it.as_secs())), (200, Some(600)));
     let restart = launch("--restart-window 0s t").request.policy.restart;

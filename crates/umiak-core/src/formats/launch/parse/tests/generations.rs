@@ -225,21 +225,10 @@ fn paddlecloud_in_the_legacy_launcher() {
 }
 
 #[test]
-fn elastic_by_variables_is_legacy_only() {
-    let env = [("PADDLE_ELASTIC_SERVER", "h:1"), ("PADDLE_ELASTIC_JOB_ID", "j"), ("PADDLE_ELASTIC_NP", "2")];
-    assert_eq!(launch_in("t", &env).request.generation(), Generation::Current);
-    assert_eq!(fleet("t", &env[..2]).request.generation(), Generation::Legacy);
-    assert_eq!(
-        refused_in("--backend=gloo t", &env),
-        "error[L0003]: `PADDLE_ELASTIC_SERVER` needs elastic jobs, which are not supported yet\n"
-    );
-}
-
-#[test]
 fn flags_without_effect_are_named_once() {
     assert_eq!(
         plain(&launch("--elastic_level 0 --sort_ip true --rank 1 t").notices),
-        "notice[L0023]: `--elastic_level`, `--sort_ip` and `--rank` have no effect\n  --elastic_level  elastic jobs are not supported yet\n  --sort_ip        the job has one node\n  --rank           the job has one node\n"
+        "notice[L0023]: `--elastic_level`, `--sort_ip` and `--rank` have no effect\n  --elastic_level  the job has neither etcd nor a range of nodes\n  --sort_ip        the job has one node\n  --rank           the job has one node\n"
     );
     for line in ["--max_restart 3 t", "--elastic_level -1 t", "--sort_ip false t", "--rank 0 t", "--nnodes 1 t"] {
         assert_eq!(launch(line).notices, [], "{line}");

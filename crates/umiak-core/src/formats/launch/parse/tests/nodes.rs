@@ -84,7 +84,7 @@ fn nodes_that_cannot_be() {
         ),
         (
             "--np 2 t",
-            "error[L0002]: `--np` asks for several nodes, but no addresses are given\nhint: list their addresses with `--ips`, or let them meet with `--master HOST:PORT --nnodes N`\n",
+            "error[L0002]: `--np` asks for several nodes, but no addresses are given\nhint: list their addresses with `--ips`, or let them meet with `--master HOST:PORT --nnodes N`, or in etcd with `--elastic_server HOST:PORT --job_id ID --np N`\n",
         ),
         (
             "--master 10.0.0.1 --nnodes 2 t",
