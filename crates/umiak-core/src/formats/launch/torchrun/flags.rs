@@ -51,7 +51,7 @@ const NO_POLL: &str = "umiak does not poll";
 const NO_EVENTS: &str = "`--output json` prints the events of a run";
 
 const ROWS: &[Flag] = &[
-    row(Workers, "--nnodes", "nnodes", Text, "N[:MAX]", "Number of nodes. A range is not supported yet.")
+    row(Workers, "--nnodes", "nnodes", Text, "N[:MAX]", "Number of nodes. With a range, nodes may come and go.")
         .default("1:1")
         .variable(0, "PET_NNODES"),
     row(Workers, "--nproc-per-node", "nproc_per_node", Text, "N", "Processes on this node: a number, `gpu`, `xpu`, `cpu`, or `auto` (one for each device, else one for each CPU).")
@@ -85,14 +85,14 @@ const ROWS: &[Flag] = &[
     row(Rendezvous, "--standalone", "standalone", Switch, "", "One node, with a random id and a free port.")
         .default("False")
         .variable(0, "PET_STANDALONE"),
-    row(Rendezvous, "--rdzv-backend", "rdzv_backend", Text, "NAME", "`static`: nodes are ordered by `--node-rank`. `c10d`: in the order in which they join.")
+    row(Rendezvous, "--rdzv-backend", "rdzv_backend", Text, "NAME", "`static`: nodes are ordered by `--node-rank`. `c10d`: in the order in which they join. `etcd`, `etcd-v2`: the same, and they meet in etcd.")
         .default("static")
         .variable(0, "PET_RDZV_BACKEND"),
-    row(Rendezvous, "--rdzv-endpoint", "rdzv_endpoint", Text, "HOST[:PORT]", "Where the nodes meet: an address of one of them. The port is 29400 with `c10d` when omitted.")
+    row(Rendezvous, "--rdzv-endpoint", "rdzv_endpoint", Text, "HOST[:PORT]", "Where the nodes meet: an address of one of them, or the members of etcd, separated by commas. The port is 29400 with `c10d` and 2379 with `etcd` when omitted.")
         .default("")
         .variable(0, "PET_RDZV_ENDPOINT"),
     row(Rendezvous, "--rdzv-id", "rdzv_id", Text, "ID", "Name of the job, the same on every node.").default("none").variable(0, "PET_RDZV_ID"),
-    row(Rendezvous, "--rdzv-conf", "rdzv_conf", Text, "K=V,…", "Options of the rendezvous; `join_timeout` and `timeout`, in seconds, have an effect.")
+    row(Rendezvous, "--rdzv-conf", "rdzv_conf", Text, "K=V,…", "Options of the rendezvous. In seconds: `join_timeout` or `timeout`, `last_call_timeout`, `keep_alive_interval`, which is multiplied by `keep_alive_max_attempt`. For etcd: `protocol`, `cacert`, `cert`, `key`, `etcd_prefix`.")
         .default("")
         .variable(0, "PET_RDZV_CONF"),
     row(Rendezvous, "--node-rank", "node_rank", Int, "N", "Rank of this node, with `static`.").default("0").variable(0, "PET_NODE_RANK"),

@@ -2,6 +2,7 @@
 //!
 //! Variables `PET_…` stand for flags, and flags win. Nothing here inspects the machine.
 
+mod conf;
 mod flags;
 mod nodes;
 
@@ -55,9 +56,13 @@ pub(super) fn parse(
     issues.errors.extend(own::fill(&mut own, env).err());
     let mut reading = Reading { spelling: &spelling, arguments: &arguments, env, issues: &mut issues };
     reading.refuse();
-    let Meeting { nodes, elastic, store, job_id, is_named, random_id, host, node_rank, timeout } = reading.meeting();
+    let Meeting { nodes, elastic, store, job_id, is_named, random_id, host, node_rank, timeout, node_timeout } =
+        reading.meeting();
     if let Some(timeout) = timeout.filter(|_| arguments.text("rdzv-timeout").is_none()) {
         own.rdzv_timeout = timeout;
+    }
+    if let Some(timeout) = node_timeout.filter(|_| arguments.text("node-timeout").is_none()) {
+        own.node_timeout = timeout;
     }
     let script = reading.script(&line);
     let mut args = line.script_args.clone();

@@ -4,32 +4,15 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Reading;
+use super::conf::Conf;
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
-use crate::model::{ELASTIC_WINDOW, Elastic, JobId, MAX_NODES, Nodes, Port, StoreHost};
+use crate::formats::launch::elastic::shared_id;
+use crate::model::{ELASTIC_WINDOW, Elastic, EtcdPlace, JobId, MAX_NODES, Nodes, Port, StoreHost};
 
 /// torchrun's ports.
 const STATIC_PORT: u16 = 29_500;
 const C10D_PORT: u16 = 29_400;
-
-/// Keys of `--rdzv-conf`; those with an effect are read below.
-const CONF: [&str; 15] = [
-    "cas_backoff_max_seconds",
-    "close_timeout",
-    "heartbeat_timeout",
-    "is_host",
-    "join_timeout",
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "last_call_timeout",
-    "rank",
-    "read_timeout",
-    "store_type",
-    "timeout",
-    "use_libuv",
-    "max_nodes",
-    "min_nodes",
-];
 
 /// What the flags of the rendezvous say.
 pub(super) struct Meeting {
@@ -44,20 +27,16 @@ pub(super) struct Meeting {
     pub(super) node_rank: Option<u32>,
     /// Longest wait for all nodes.
     pub(super) timeout: Option<Duration>,
-}
-
-/// Times in `--rdzv-conf`.
-#[derive(Default)]
-struct Conf {
-    timeout: Option<Duration>,
-    window: Option<Duration>,
+    /// Silence after which a node is lost.
+    pub(super) node_timeout: Option<Duration>,
 }
 
 /// How nodes find each other.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Backend {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Backend {
     Static,
     C10d,
+    Etcd,
 }
 
 impl Reading<'_> {
@@ -83,11 +62,16 @@ impl Reading<'_> {
         let job_id = self.job_id(given_id.unwrap_or("none").to_owned());
         let local = self.arguments.text("local_addr").map(|text| unbracketed(text).to_owned());
         let host = local.as_deref().and_then(|text| text.parse().ok());
-        if count > 1 && local.is_some() && host.is_none() {
+        if (count > 1 || backend == Backend::Etcd) && local.is_some() && host.is_none() {
             self.issues.idle("--local-addr", "with several nodes it takes an IP address");
         }
         let node_rank = if count > 1 && backend == Backend::Static { self.node_rank(count) } else { None };
+        let conf = self.conf(backend);
         let nodes = match (&endpoint, count) {
+            _ if backend == Backend::Etcd => self.etcd(&conf, &job_id, is_named).map_or(Nodes::One, |at| {
+                let source = self.arguments.name("rdzv_endpoint").to_owned();
+                Nodes::Etcd { at: Box::new(at), nodes: count, source }
+            }),
             (_, 1) => Nodes::One,
             (Some((host, port)), nodes) => {
                 Nodes::Master { host: host.clone(), port: *port, nodes, source: "--nnodes".to_owned() }
@@ -101,9 +85,27 @@ impl Reading<'_> {
             }
         };
         let store = self.store(backend, &nodes, endpoint, local);
-        let Conf { timeout, window } = self.conf();
-        let elastic = (min < count).then(|| Elastic::new(min, window.unwrap_or(ELASTIC_WINDOW)));
-        Meeting { nodes, elastic, store, job_id, is_named, random_id, host, node_rank, timeout }
+        let is_elastic = min < count || backend == Backend::Etcd;
+        let elastic = is_elastic.then(|| Elastic::new(min, conf.window.unwrap_or(ELASTIC_WINDOW)));
+        // In etcd it is the lease of a node.
+        let node_timeout = conf.keep_alive().filter(|_| backend == Backend::C10d);
+        let timeout = conf.timeout;
+        Meeting { nodes, elastic, store, job_id, is_named, random_id, host, node_rank, timeout, node_timeout }
+    }
+
+    /// The place in etcd; `None` if an error is reported.
+    fn etcd(&mut self, conf: &Conf, job: &JobId, is_named: bool) -> Option<EtcdPlace> {
+        let Some(text) = self.arguments.text("rdzv_endpoint") else {
+            let error = Diagnostic::error(Code::L0001, "`--rdzv-endpoint` is missing");
+            self.error(error.hint("list the members of etcd: `--rdzv-endpoint HOST:2379`"));
+            return None;
+        };
+        let place = conf.place(text, self.arguments.name("rdzv_endpoint"), job, self.env);
+        let place = place.map_err(|error| self.error(error)).ok()?;
+        if !is_named {
+            self.issues.notices.push(shared_id("--rdzv-id", job));
+        }
+        Some(place)
     }
 
     /// Every rank is a client of the store, unless the user turned that off as for torchrun.
@@ -147,14 +149,10 @@ impl Reading<'_> {
         match self.arguments.text("rdzv_backend").unwrap_or("static") {
             "static" => Backend::Static,
             "c10d" => Backend::C10d,
-            name @ ("etcd" | "etcd-v2") => {
-                let error =
-                    Diagnostic::error(Code::L0003, format!("the rendezvous backend `{name}` is not supported yet"));
-                self.error(error.hint("`c10d` needs no server: `--rdzv-backend c10d --rdzv-endpoint HOST:29400`"));
-                Backend::C10d
-            }
+            // They differ in the layout of torch's keys, which umiak does not use.
+            "etcd" | "etcd-v2" => Backend::Etcd,
             name => {
-                self.wrong("rdzv_backend", "`static` or `c10d`", name);
+                self.wrong("rdzv_backend", "`static`, `c10d`, `etcd` or `etcd-v2`", name);
                 Backend::Static
             }
         }
@@ -162,11 +160,11 @@ impl Reading<'_> {
 
     /// The endpoint; with `static` also from `--master-addr` and `--master-port`.
     fn endpoint(&mut self, backend: Backend, count: u32) -> Option<(String, Port)> {
+        if backend == Backend::Etcd {
+            return None;
+        }
         if let Some(text) = self.arguments.text("rdzv_endpoint") {
-            let default = match backend {
-                Backend::Static => STATIC_PORT,
-                Backend::C10d => C10D_PORT,
-            };
+            let default = if backend == Backend::Static { STATIC_PORT } else { C10D_PORT };
             let parsed = parse_endpoint(text, default);
             if parsed.is_none() {
                 self.wrong("rdzv_endpoint", "a host and a port, as in `node-a:29400`", text);
@@ -200,36 +198,6 @@ impl Reading<'_> {
             self.error(self.arguments.wrong_value("rdzv_id", message));
             JobId::new("none").expect("a plain word is a job id")
         })
-    }
-
-    /// `join_timeout` of c10d, `timeout` of static, and `last_call_timeout`.
-    fn conf(&mut self) -> Conf {
-        let mut conf = Conf::default();
-        let Some(text) = self.arguments.text("rdzv_conf") else { return conf };
-        for entry in text.split(',') {
-            let (key, value) = entry.split_once('=').map_or((entry, ""), |(key, value)| (key.trim(), value.trim()));
-            if key.is_empty() || value.is_empty() {
-                self.wrong("rdzv_conf", "keys and values, as in `join_timeout=600,read_timeout=60`", text);
-                return conf;
-            }
-            if !CONF.contains(&key) {
-                self.issues.idle(&format!("--rdzv-conf {key}"), "it is not an option of this backend");
-            }
-            // Each backend has its own name for it; the other one's is meant alike.
-            let place = match key {
-                "timeout" | "join_timeout" => Some(&mut conf.timeout),
-                "last_call_timeout" => Some(&mut conf.window),
-                _ => None,
-            };
-            if let Some(place) = place {
-                let seconds = value.parse::<f64>().ok().filter(|seconds| (0.001..1e9).contains(seconds));
-                if seconds.is_none() {
-                    self.wrong("rdzv_conf", &format!("seconds for `{key}`"), value);
-                }
-                *place = seconds.map(Duration::from_secs_f64);
-            }
-        }
-        conf
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::model::{OutputMode, Port, StoreHost};
+use crate::model::{ElasticLevel, EtcdTls, OutputMode, Port, Scaling, StoreHost};
 
 fn read(line: &str, env: &[(&str, &str)]) -> Result<LaunchSpec, Vec<Diagnostic>> {
     by(Spelling::Torchrun { program: "torchrun".into() }, line, env)
@@ -158,8 +158,19 @@ fn what_is_refused() {
             "--nproc-per-node 0 t.py",
             "`--nproc-per-node` takes a number from 1 to 65535, `gpu`, `xpu`, `cpu` or `auto`, not `0`",
         ),
-        ("--rdzv-backend etcd t.py", "the rendezvous backend `etcd` is not supported yet"),
-        ("--rdzv-backend nope t.py", "`--rdzv-backend` takes `static` or `c10d`, not `nope`"),
+        ("--rdzv-backend etcd t.py", "`--rdzv-endpoint` is missing"),
+        ("--rdzv-backend etcd --rdzv-endpoint a:x t.py", "`--rdzv-endpoint` has an invalid address of etcd"),
+        ("--rdzv-backend etcd --rdzv-endpoint a --rdzv-conf key=k t.py", "`--rdzv-conf` has `key` without `cert`"),
+        (
+            "--rdzv-backend etcd --rdzv-endpoint a --rdzv-conf protocol=grpc t.py",
+            "`--rdzv-conf` takes `http` or `https` for `protocol`, not `grpc`",
+        ),
+        (
+            "--rdzv-conf keep_alive_max_attempt=0 t.py",
+            "`--rdzv-conf` takes a number from 1 up for `keep_alive_max_attempt`, not `0`",
+        ),
+        ("--rdzv-conf keep_alive_interval=x t.py", "`--rdzv-conf` takes seconds for `keep_alive_interval`, not `x`"),
+        ("--rdzv-backend nope t.py", "`--rdzv-backend` takes `static`, `c10d`, `etcd` or `etcd-v2`, not `nope`"),
         ("--nnodes 2 --rdzv-backend c10d t.py", "`--rdzv-endpoint` is missing"),
         ("--nnodes 2 --node-rank 2 t.py", "`--node-rank` takes a number from 0 to 1, not `2`"),
         ("--standalone --nnodes 2 t.py", "`--standalone` starts one node, but `--nnodes` asks for more"),
@@ -208,4 +219,89 @@ fn a_range_of_nodes() {
     assert_eq!(spec.request.nodes.count(), 4);
     let elastic = spec.request.elastic.expect("a range");
     assert_eq!((elastic.min, elastic.window, spec.own.rdzv_timeout.as_secs()), (2, Duration::from_secs(7), 9));
+}
+
+#[test]
+fn nodes_that_meet_in_etcd() {
+    for (line, members, root, range) in [
+        ("--rdzv-backend etcd --rdzv-endpoint e:1 --rdzv-id j t.py", "e:1", "/torchelastic/p2p/j", (1, 1)),
+        (
+            "--rdzv-backend etcd-v2 --rdzv-endpoint e --rdzv-id j --nnodes 2 t.py",
+            "e:2379",
+            "/torchelastic/p2p/j",
+            (2, 2),
+        ),
+        (
+            "--rdzv_backend=etcd --rdzv_endpoint=a:1,[::1]:2 --rdzv_id=j --nnodes=2:4 --rdzv-conf=etcd_prefix=x/y/ t.py",
+            "a:1,[::1]:2",
+            "/x/y/j",
+            (2, 4),
+        ),
+        (
+            "--rdzv-backend etcd --rdzv-endpoint e,http://f --rdzv-id j --rdzv-conf protocol=HTTPS,etcd_prefix=/ t.py",
+            "https://e:2379,f:2379",
+            "/j",
+            (1, 1),
+        ),
+    ] {
+        let spec = torchrun(line);
+        let Nodes::Etcd { at, nodes, source } = &spec.request.nodes else { panic!("{line}: {:?}", spec.request.nodes) };
+        let seen: Vec<String> = at.etcd.endpoints.iter().map(ToString::to_string).collect();
+        let elastic = spec.request.elastic.as_ref().expect(line);
+        assert_eq!(
+            (seen.join(",").as_str(), at.root.as_str(), (elastic.min, *nodes)),
+            (members, root, range),
+            "{line}"
+        );
+        assert_eq!((source.as_str(), elastic.window.as_secs(), at.lease), ("--rdzv-endpoint", 30, None), "{line}");
+        assert_eq!(
+            (elastic.level, at.scaling, spec.request.policy.restart.max),
+            (ElasticLevel::Ranks, Scaling::Same, 0)
+        );
+        assert_eq!((&spec.request.store, spec.request.name.as_str()), (&agent(None, None), "j"), "{line}");
+        assert!(spec.notices.is_empty(), "{line}: {:?}", spec.notices);
+    }
+    let spec = torchrun("--rdzv-backend etcd --rdzv-endpoint e t.py");
+    assert_eq!(spec.notices[0].message, "the job has the id `none` in etcd, as every job without `--rdzv-id`");
+}
+
+#[test]
+fn options_of_etcd() {
+    let conf = |conf: &str, env: &[(&str, &str)]| {
+        let line = format!("--rdzv-backend etcd --rdzv-endpoint e --rdzv-id j --rdzv-conf {conf} t.py");
+        let spec = read(&line, env).unwrap_or_else(|errors| panic!("{line}: {errors:#?}"));
+        let Nodes::Etcd { at, .. } = spec.request.nodes else { panic!("{line}") };
+        (*at, spec.request.elastic.unwrap().window, spec.own)
+    };
+    let (at, window, own) = conf("timeout=9,last_call_timeout=7,keep_alive_interval=2,keep_alive_max_attempt=4", &[]);
+    assert_eq!((at.lease, window, at.etcd.tls), (Some(Duration::from_secs(8)), Duration::from_secs(7), None));
+    assert_eq!((own.rdzv_timeout.as_secs(), own.node_timeout.as_secs()), (9, 30));
+    let identity = |certificate: &str, key: &str| Some((certificate.into(), key.into()));
+    let env = [("UMIAK_ETCD_CA_FILE", "/ca"), ("UMIAK_ETCD_CERT_FILE", "/cert"), ("UMIAK_ETCD_KEY_FILE", "/key")];
+    for (text, env, ca, identity) in [
+        ("cacert=a,cert=c,key=k", &[][..], Some("a"), identity("c", "k")),
+        ("ca_cert=a,ssl_cert=c,ssl_cert_key=k", &env, Some("a"), identity("c", "k")),
+        ("cert=both", &env, Some("/ca"), identity("both", "both")),
+        ("cacert=a", &env, Some("a"), identity("/cert", "/key")),
+        ("cacert=a", &[], Some("a"), None),
+    ] {
+        let tls = EtcdTls { ca: ca.map(Into::into), identity };
+        assert_eq!(conf(text, env).0.etcd.tls, Some(tls), "{text}");
+    }
+}
+
+#[test]
+fn silence_of_nodes() {
+    let line = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:1";
+    for (flags, seconds) in [
+        ("", 30),
+        ("--rdzv-conf keep_alive_interval=2", 6),
+        ("--rdzv-conf keep_alive_max_attempt=4", 20),
+        ("--rdzv-conf keep_alive_interval=2,keep_alive_max_attempt=4", 8),
+        ("--rdzv-conf keep_alive_interval=2 --node-timeout 9s", 9),
+    ] {
+        assert_eq!(torchrun(&format!("{line} {flags} t.py")).own.node_timeout.as_secs(), seconds, "{flags}");
+    }
+    let notices = torchrun("--rdzv-backend c10d --rdzv-conf etcd_prefix=/x t.py").notices;
+    assert_eq!(notices[0].message, "`--rdzv-conf etcd_prefix` has no effect: it is not an option of this backend");
 }
