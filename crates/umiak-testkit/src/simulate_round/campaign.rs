@@ -145,6 +145,7 @@ fn things(run: &Run) -> BTreeSet<String> {
                 Some(Reason::Hung) => "decided: hung",
                 Some(Reason::NodeLost { .. }) => "decided: node lost",
                 Some(Reason::Joined { .. }) => "decided: nodes join",
+                Some(Reason::Scaled { .. }) => "decided: scaled",
                 Some(Reason::Interrupted { signal: Some(_), .. }) => "decided: interrupted",
                 Some(Reason::Interrupted { signal: None, .. }) => "decided: stopped",
                 Some(Reason::Unable { .. }) => "decided: unable",

@@ -34,7 +34,12 @@ impl World {
                 self.nodes[node].run.decisions.push((self.now, *decision));
                 self.leave_waiting(node, outcome, code);
             }
-            News::Refused(_) | News::TurnedAway(_) | News::TimeUp(_) | News::Alone { .. } | News::Lost(_) => {
+            News::Refused(_)
+            | News::TurnedAway(_)
+            | News::TimeUp(_)
+            | News::Alone { .. }
+            | News::Lost(_)
+            | News::Moved(_) => {
                 self.nodes[node].run.other_end = Some(format!("{news:?}"));
                 if self.sabotage != Some(Sabotage::NeverAlone) {
                     self.leave_waiting(node, Outcome::Failed, NODE_LOST);

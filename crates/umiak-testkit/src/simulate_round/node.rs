@@ -93,7 +93,12 @@ impl World {
                 self.nodes[node].run.decisions.push((self.now, (*decision).clone()));
                 self.job(node, Event::Decided(Box::new(decision.decided())));
             }
-            News::Refused(_) | News::TurnedAway(_) | News::TimeUp(_) | News::Alone { .. } | News::Lost(_) => {
+            News::Refused(_)
+            | News::TurnedAway(_)
+            | News::TimeUp(_)
+            | News::Alone { .. }
+            | News::Lost(_)
+            | News::Moved(_) => {
                 self.nodes[node].run.other_end = Some(format!("{news:?}"));
                 if self.sabotage != Some(Sabotage::NeverAlone) {
                     self.job(node, Event::Alone);
@@ -218,6 +223,7 @@ impl World {
                 verdict: None,
                 places: Vec::new(),
                 restart: None,
+                alone: false,
             };
             self.plan(self.now, Item::Job(node, Event::Decided(Box::new(success.decided()))));
         }

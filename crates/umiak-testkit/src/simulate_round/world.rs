@@ -12,7 +12,9 @@ use umiak_core::machine::job::{Event, Machine, NODE_LOST};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator::{self, Coordinator, Options};
 use umiak_core::machine::round::messages::{Decision, JobKind, Join, Servers, Stage, Standing, Start};
-use umiak_core::model::{ExitCodes, FIRST_ATTEMPT, Generation, Job, JobId, Policy, Restart, StopPolicy, Timestamp};
+use umiak_core::model::{
+    ElasticLevel, ExitCodes, FIRST_ATTEMPT, Generation, Job, JobId, Policy, Restart, StopPolicy, Timestamp,
+};
 
 use super::guest::TELLING;
 use super::journal::Entry;
@@ -423,6 +425,8 @@ impl World {
                 },
                 window: scenario.window
                     + if self.sabotage == Some(Sabotage::LongWindow) { LONGER } else { Duration::ZERO },
+                level: ElasticLevel::Ranks,
+                succession: None,
                 seed: scenario.seed,
             };
             self.coordinator = Some(Coordinator::new(options, self.now));

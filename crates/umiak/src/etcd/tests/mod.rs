@@ -9,11 +9,11 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use umiak_core::model::EtcdOptions;
-use umiak_core::wire::etcd::{KeyValue, Revision};
+use umiak_core::wire::etcd::{KeyValue, Refusal, Revision};
 use umiak_testkit::components::{Component, is_present};
 use umiak_testkit::etcd::Cluster;
 
-use super::{Created, Etcd, Lease, Limits, Replaced};
+use super::{Created, Etcd, EtcdError, Lease, Limits, Replaced};
 use crate::network;
 
 /// Tests fail after this long instead of hanging.
