@@ -19,8 +19,9 @@ fn variables(stage: &Stage, replica: &str) -> BTreeMap<String, String> {
 /// All replicas have the same lists, in which each finds itself by its role and its number.
 fn paddle() {
     let stage = Stage::new("local");
+    // Servers are stopped when the workers end, and not before they have printed.
     stage
-        .run("umiak: v1\ncontracts: paddle-job\nroles:\n  worker: {part: trainer, replicas: 2, command: env}\n  pserver: {part: server, replicas: 2, completes: false, command: 'env; sleep 60'}\n")
+        .run("umiak: v1\ncontracts: paddle-job\nroles:\n  worker: {part: trainer, replicas: 2, command: 'env; until [ -e up-0 -a -e up-1 ]; do sleep 0.01; done'}\n  pserver: {part: server, replicas: 2, completes: false, command: 'env; touch up-$PADDLE_TRAINER_ID; sleep 60'}\n")
         .finish()
         .expect_code(0);
     let first = variables(&stage, "pserver-0");
