@@ -1,8 +1,8 @@
-//! Clusters of real etcd on loopback, each in a directory of its own and removed with it.
+//! Clusters of real etcd on loopback or on hosts of a network, each in a directory of its own and removed with it.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 use umiak_sys::ports::{LeaseRequest, PortLease, PortRange, lease};
+
+use crate::net::Host;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const READY: &str = "ready to serve client requests";
@@ -22,40 +24,52 @@ pub struct Setup<'a> {
     pub certificates: Option<&'a Certificates>,
     /// Further arguments of every member.
     pub arguments: Vec<String>,
+    /// Where each member runs; without hosts, all run on loopback.
+    pub hosts: &'a [&'a Host],
 }
 
 /// A cluster; its members end with it.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct Cluster<'a> {
     directory: TempDir,
     members: Vec<Member>,
+    hosts: Vec<&'a Host>,
     _leases: Vec<PortLease>,
 }
 
 #[derive(Debug)]
 struct Member {
+    ip: IpAddr,
     port: u16,
     arguments: Vec<String>,
     child: Option<Child>,
 }
 
-impl Cluster {
+impl Cluster<'static> {
     pub fn start(count: usize) -> Self {
         Self::with(count, &Setup::default())
     }
+}
+
+impl<'a> Cluster<'a> {
+    /// One member on each host.
+    pub fn on(hosts: &'a [&'a Host]) -> Self {
+        Self::with(hosts.len(), &Setup { hosts, ..Setup::default() })
+    }
 
     /// Starts members and waits until all of them serve.
-    pub fn with(count: usize, setup: &Setup<'_>) -> Self {
+    pub fn with(count: usize, setup: &Setup<'a>) -> Self {
         let directory = tempfile::Builder::new().prefix("umiak-etcd-").tempdir().expect("a temporary directory");
         let wanted = LeaseRequest { count: 2 * count as u16, range: PortRange::Anywhere, address: None, seed: seed() };
         let (leased, leases) = lease(&wanted).expect("free ports");
         let (clients, peers) = leased.ports.split_at(count);
         let scheme = if setup.certificates.is_some() { "https" } else { "http" };
-        let cluster: Vec<String> =
-            peers.iter().enumerate().map(|(index, port)| format!("m{index}=http://127.0.0.1:{port}")).collect();
+        let ip = |index: usize| setup.hosts.get(index).map_or(Ipv4Addr::LOCALHOST.into(), |host| host.ip());
+        let peer = |index: usize| format!("http://{}:{}", ip(index), peers[index]);
+        let cluster: Vec<String> = (0..count).map(|index| format!("m{index}={}", peer(index))).collect();
         let members = (0..count).map(|index| {
-            let client = format!("{scheme}://127.0.0.1:{}", clients[index]);
-            let peer = format!("http://127.0.0.1:{}", peers[index]);
+            let client = format!("{scheme}://{}:{}", ip(index), clients[index]);
+            let peer = peer(index);
             let pairs = [
                 ("--name", format!("m{index}")),
                 ("--data-dir", directory.path().join(format!("m{index}")).display().to_string()),
@@ -79,9 +93,10 @@ impl Cluster {
                 ]);
             }
             arguments.extend(setup.arguments.iter().cloned());
-            Member { port: clients[index], arguments, child: None }
+            Member { ip: ip(index), port: clients[index], arguments, child: None }
         });
-        let mut cluster = Self { members: members.collect(), directory, _leases: leases };
+        let hosts = setup.hosts.to_vec();
+        let mut cluster = Self { members: members.collect(), directory, hosts, _leases: leases };
         (0..count).for_each(|index| cluster.spawn(index));
         (0..count).for_each(|index| cluster.wait(index));
         cluster
@@ -92,7 +107,7 @@ impl Cluster {
     }
 
     pub fn address(&self, index: usize) -> String {
-        format!("127.0.0.1:{}", self.port(index))
+        format!("{}:{}", self.members[index].ip, self.port(index))
     }
 
     /// All of them, separated by commas.
@@ -177,13 +192,24 @@ impl Cluster {
     }
 
     fn ask(&self, index: usize, path: &str, body: &str, token: Option<&str>) -> (u16, Value) {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port(index))).expect("the member listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         let token = token.map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
         let head = format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n{token}\r\n", body.len());
-        stream.write_all(format!("{head}{body}").as_bytes()).expect("the member reads");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("an answer");
+        let message = format!("{head}{body}");
+        let text = match self.hosts.get(index) {
+            Some(host) => {
+                let answer = host.request(host.at(self.port(index)), message.as_bytes(), PATIENCE).expect("an answer");
+                String::from_utf8(answer).expect("text")
+            }
+            None => {
+                let mut stream =
+                    TcpStream::connect((Ipv4Addr::LOCALHOST, self.port(index))).expect("the member listens");
+                stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+                stream.write_all(message.as_bytes()).expect("the member reads");
+                let mut text = String::new();
+                stream.read_to_string(&mut text).expect("an answer");
+                text
+            }
+        };
         let (head, body) = text.split_once("\r\n\r\n").expect("an answer of HTTP");
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
         (status, serde_json::from_str(body).unwrap_or_else(|_| Value::String(body.to_owned())))
@@ -191,7 +217,8 @@ impl Cluster {
 
     fn spawn(&mut self, index: usize) {
         let log = File::create(self.log(index)).expect("the directory can be written");
-        let child = Command::new("etcd")
+        let mut command = self.hosts.get(index).map_or_else(|| Command::new("etcd"), |host| host.command("etcd"));
+        let child = command
             .args(&self.members[index].arguments)
             .current_dir(self.directory.path())
             .env_clear()
@@ -223,7 +250,7 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for Cluster<'_> {
     fn drop(&mut self) {
         (0..self.members.len()).for_each(|index| self.kill(index));
     }

@@ -46,9 +46,16 @@ pub(super) fn run(arguments: &[String]) -> u8 {
     })
 }
 
-pub(super) fn ask_from(host: &Host, to: SocketAddr, message: &[u8], timeout: Duration) -> Result<Vec<u8>, String> {
+/// With `is_last`, the other side is told that nothing follows the message.
+pub(super) fn ask_from(
+    host: &Host,
+    to: SocketAddr,
+    message: &[u8],
+    timeout: Duration,
+    is_last: bool,
+) -> Result<Vec<u8>, String> {
     let mut command = host.command(toy());
-    command.args([ASK, &to.to_string(), &timeout.as_millis().to_string()]);
+    command.args([ASK, &to.to_string(), &timeout.as_millis().to_string(), &is_last.to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
     child.stdin.take().expect("a pipe").write_all(message).expect("it reads");
@@ -57,9 +64,9 @@ pub(super) fn ask_from(host: &Host, to: SocketAddr, message: &[u8], timeout: Dur
 }
 
 pub(super) fn ask(arguments: &[String]) -> u8 {
-    let [to, timeout] = arguments else { panic!("TO MILLISECONDS") };
+    let [to, timeout, is_last] = arguments else { panic!("TO MILLISECONDS IS_LAST") };
     let timeout = Duration::from_millis(timeout.parse().expect("milliseconds"));
-    match converse(to.parse().expect("an address"), timeout) {
+    match converse(to.parse().expect("an address"), timeout, is_last == "true") {
         Ok(()) => 0,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "{to}: {error}");
@@ -68,7 +75,7 @@ pub(super) fn ask(arguments: &[String]) -> u8 {
     }
 }
 
-fn converse(to: SocketAddr, timeout: Duration) -> std::io::Result<()> {
+fn converse(to: SocketAddr, timeout: Duration, is_last: bool) -> std::io::Result<()> {
     let mut message = Vec::new();
     std::io::stdin().read_to_end(&mut message)?;
     let stream = TcpStream::connect_timeout(&to, timeout)?;
@@ -76,7 +83,10 @@ fn converse(to: SocketAddr, timeout: Duration) -> std::io::Result<()> {
     let mut answer = Vec::new();
     std::thread::scope(|scope| {
         // Write in parallel: the other side may answer before it has read everything.
-        scope.spawn(|| (&stream).write_all(&message).and_then(|()| stream.shutdown(Shutdown::Write)));
+        scope.spawn(|| {
+            (&stream).write_all(&message)?;
+            if is_last { stream.shutdown(Shutdown::Write) } else { Ok(()) }
+        });
         let result = (&stream).read_to_end(&mut answer);
         if result.is_err() {
             let _ = stream.shutdown(Shutdown::Both);

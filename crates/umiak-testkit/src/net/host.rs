@@ -73,7 +73,12 @@ impl Host {
 
     /// Sends a message from this host to an address, and returns everything received until the other side closes.
     pub fn ask(&self, to: SocketAddr, message: &[u8], timeout: Duration) -> Result<Vec<u8>, String> {
-        echo::ask_from(self, to, message, timeout)
+        echo::ask_from(self, to, message, timeout, true)
+    }
+
+    /// The same, for servers that take a half-closed connection for a closed one.
+    pub fn request(&self, to: SocketAddr, message: &[u8], timeout: Duration) -> Result<Vec<u8>, String> {
+        echo::ask_from(self, to, message, timeout, false)
     }
 
     /// Takes its interface down; addresses stay.

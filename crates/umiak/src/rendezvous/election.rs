@@ -45,9 +45,8 @@ pub(crate) struct ElectionOptions {
     /// Where other nodes reach this one, should it become the coordinator; a port, if the user chose one.
     pub(crate) address: IpAddr,
     pub(crate) port: Option<u16>,
-    /// The fewest and the most nodes, by the command line, and its flag.
+    /// The fewest and the most nodes, by the command line.
     pub(crate) range: (u32, u32),
-    pub(crate) source: String,
     /// Longest wait for a coordinator.
     pub(crate) patience: Duration,
     pub(crate) clock: Clock,
@@ -71,6 +70,8 @@ pub(crate) enum ElectionReport {
         listener: TcpListener,
     },
     Follow(Reign),
+    /// The node that is followed is no longer the coordinator.
+    Vacated,
     /// This node must no longer be the coordinator.
     Fence,
     /// The number of nodes was changed in etcd.
@@ -203,6 +204,7 @@ struct Candidate {
     reporter: Reporter,
     inputs: UnboundedSender<Input>,
     lease: Option<LeaseId>,
+    /// True while a request for the lease is under way: there is one at a time.
     renewing: bool,
     renew_at: Timestamp,
     /// Bound for the next claim; given away with it.
@@ -298,10 +300,9 @@ impl Candidate {
             let wanted = match self.options.place.scaling {
                 Scaling::Same if (min, max) == self.options.range => return Ok(()),
                 Scaling::Same => {
-                    let source = &self.options.source;
-                    let message = format!("`{source}` differs from the number of nodes of the job in etcd");
+                    let message = "the job in etcd has another number of nodes than this command line";
                     return Err(Diagnostic::error(Code::R0040, message)
-                        .row(source, words(self.options.range))
+                        .row("here", words(self.options.range))
                         .row("in etcd", words((min, max)))
                         .hint("use the same number on every node; `--force true` replaces the one in etcd, and `umiak python -m paddle.distributed.elastic scale` changes it"));
                 }
@@ -332,6 +333,7 @@ impl Candidate {
                     (self.looking, self.job) = (None, Some(reign.leader.job));
                     self.reporter.tell(ElectionReport::Follow(reign));
                 }
+                Effect::Vacated => self.reporter.tell(ElectionReport::Vacated),
                 Effect::Fence => {
                     info!("no longer the coordinator");
                     self.is_leading = false;
@@ -381,6 +383,7 @@ impl Candidate {
             launch: self.launch,
             job: self.job.unwrap_or(self.launch),
         };
+        self.renewing = true;
         let (etcd, inputs, asked) = (self.etcd.clone(), self.inputs.clone(), self.now());
         let (key, node, lease, time) = (self.key("coordinator"), self.node_key(), self.lease, self.options.lease);
         tokio::spawn(async move {
@@ -401,6 +404,7 @@ impl Candidate {
     }
 
     fn claimed(&mut self, claimed: Result<(Created, LeaseId), EtcdError>, leader: Leader, asked: Timestamp) {
+        self.renewing = false;
         match claimed {
             Ok((created, lease)) => {
                 (self.lease, self.renew_at) = (Some(lease), self.now() + self.options.lease / 6);

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::limits::{GOODBYE, Limits, NEWS, PROBE, RECHECK};
 use super::messages::{
-    Answer, Decision, Expects, Join, Loss, NodeName, NodeShare, Offer, Refusal, Servers, Stage, Standing, Start, Stop,
-    ToAgent, Told, Why,
+    Answer, AttemptEnd, Decision, Expects, Join, Loss, NodeName, NodeShare, Offer, Refusal, Servers, Stage, Standing,
+    Start, Stop, ToAgent, Told, Why,
 };
 use crate::facts::Outcome;
 use crate::model::{self, ElasticLevel, Endpoint, Exit, FIRST_ATTEMPT, Part, Timestamp};
@@ -69,6 +69,8 @@ pub struct Past {
     pub start: Box<Start>,
     /// The launch id of the last coordinator, which is not awaited.
     pub coordinator: u64,
+    /// How its time ended.
+    pub end: AttemptEnd,
     /// How long the other nodes are awaited. After that, those that are absent have stopped their ranks.
     pub patience: Duration,
 }

@@ -1,9 +1,9 @@
 //! Which node of a job over etcd is the coordinator: the one whose lease holds the job's key.
 //!
 //! ```text
-//! Idle ─► Looking ─► Follow the node that holds the key
-//!  ▲        │   └──► the key is vacant ─► claim it ─► Leading
-//!  └────────┴──────── the lease may expire soon, or the key is gone: Fence ◄──┘
+//! Idle ─► Looking ─► a node holds the key ─► Following ─► the key has changed: Vacated ─┐
+//!  ▲            └──► the key is vacant ─► claim it ─► Leading                          │
+//!  └─────────────────────── the lease may expire soon, or the key is gone: Fence ◄──┘ ◄┘
 //! ```
 //!
 //! At most one node leads. A coordinator stops after two thirds of its lease without a renewal, counted from when the
@@ -73,6 +73,8 @@ pub enum Effect {
     Lead(Reign),
     /// Another one is.
     Follow(Reign),
+    /// The node that is followed is no longer the coordinator.
+    Vacated,
     /// This node must stop being the coordinator: another one may be elected soon.
     Fence,
 }
@@ -84,6 +86,9 @@ enum State {
         lost: Option<u64>,
         /// When the same coordinator is tried again.
         again: Timestamp,
+    },
+    Following {
+        revision: u64,
     },
     Leading {
         reign: Reign,
@@ -170,7 +175,7 @@ impl Election {
     /// When [`Event::Tick`] is due at the latest; `None` if nothing is due.
     pub fn deadline(&self) -> Option<Timestamp> {
         match self.state {
-            State::Idle => None,
+            State::Idle | State::Following { .. } => None,
             State::Leading { renewed, .. } => Some(renewed + Self::fence(self.lease)),
             State::Looking { again, .. } => match self.seen {
                 Some((Some(_), _)) => Some(again),
@@ -182,7 +187,7 @@ impl Election {
 
     fn advance(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         match self.state {
-            State::Idle => {}
+            State::Idle | State::Following { .. } => {}
             State::Leading { renewed, .. } => {
                 if now >= renewed + Self::fence(self.lease) {
                     self.fence_now(effects);
@@ -200,7 +205,7 @@ impl Election {
                 Some((Some(reign), _)) if reign.revision == self.own || reign.leader.launch == self.launch => {}
                 Some((Some(reign), _)) => {
                     if lost != Some(reign.revision) || now >= again {
-                        self.state = State::Idle;
+                        self.state = State::Following { revision: reign.revision };
                         effects.push(Effect::Follow(reign));
                     }
                 }
@@ -214,11 +219,13 @@ impl Election {
             return;
         }
         self.seen = Some((key, at));
-        if let State::Leading { reign, .. } = self.state
-            && at > reign.revision
-            && key != Some(reign)
-        {
-            self.fence_now(effects);
+        match self.state {
+            State::Leading { reign, .. } if at > reign.revision && key != Some(reign) => self.fence_now(effects),
+            State::Following { revision } if key.is_none_or(|key| key.revision != revision) => {
+                self.state = State::Idle;
+                effects.push(Effect::Vacated);
+            }
+            State::Leading { .. } | State::Following { .. } | State::Looking { .. } | State::Idle => {}
         }
     }
 
@@ -302,6 +309,16 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_reign_is_told() {
+        let mut node = node();
+        node.step(Event::Look { launch: 1, lost: None }, at(0));
+        assert_eq!(node.step(held(reign(2, 5)), at(0)), [Effect::Follow(reign(2, 5))]);
+        assert_eq!(node.step(held(reign(2, 5)), at(1)), []);
+        assert_eq!(node.step(vacant(9), at(2)), [Effect::Vacated]);
+        assert_eq!(node.step(Event::Look { launch: 1, lost: Some(5) }, at(3)), [Effect::Claim]);
+    }
+
+    #[test]
     fn a_node_does_not_follow_itself() {
         let mut node = node();
         node.step(Event::Look { launch: 1, lost: None }, at(0));
@@ -320,6 +337,7 @@ mod tests {
         assert_eq!(node.step(vacant(1), at(0)), [Effect::Claim]);
         let other = reign(2, 4);
         assert_eq!(node.step(held(other), at(5)), [Effect::Follow(other)]);
-        assert_eq!(node.step(Event::Claimed { reign: reign(1, 5), asked: at(0) }, at(6)), [Effect::Resign]);
+        let late = Event::Claimed { reign: reign(1, 5), asked: at(0) };
+        assert_eq!(node.step(late, at(6)), [Effect::Vacated, Effect::Resign]);
     }
 }

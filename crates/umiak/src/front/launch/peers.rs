@@ -161,12 +161,12 @@ impl Peers {
             None => Key::from_job_id(&spec.request.job_id),
         };
         let standing = Standing::new(FIRST_ATTEMPT, stage);
-        if let Nodes::Etcd { at, nodes, source } = &spec.request.nodes {
+        if let Nodes::Etcd { at, nodes, .. } = &spec.request.nodes {
             let address = succession::address(spec, at, inventory);
             warn_about_token(around, address.is_loopback());
             let min = spec.request.elastic.as_ref().map_or(*nodes, |elastic| elastic.min);
             let recipe = Recipe::new(around, inventory, key, address, Expects::Range { min, max: *nodes });
-            let candidacy = Candidacy::begin(spec, at, address, ((min, *nodes), source), standing, around.clock)?;
+            let candidacy = Candidacy::begin(spec, at, address, (min, *nodes), standing, around.clock)?;
             return Ok(Self {
                 net: None,
                 recipe,

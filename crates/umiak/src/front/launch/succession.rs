@@ -10,7 +10,7 @@ use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{Decided, Event};
 use umiak_core::machine::round::coordinator::{Past, Succession};
 use umiak_core::machine::round::election::Reign;
-use umiak_core::machine::round::messages::{Decision, Loss, NodeName, Standing, Start, Why};
+use umiak_core::machine::round::messages::{AttemptEnd, Decision, Loss, NodeName, Standing, Start, Why};
 use umiak_core::model::{Endpoint, EtcdPlace, Port};
 use umiak_core::plan::{Inventory, nodes};
 
@@ -38,6 +38,8 @@ pub(super) struct Candidacy {
     start: Option<Box<Start>>,
     /// The connections of the last coordinator, until their messages are delivered.
     old: Option<Net>,
+    /// How the time of the last coordinator ended.
+    end: AttemptEnd,
     /// True once the job has ended for all nodes.
     is_over: bool,
 }
@@ -48,7 +50,7 @@ impl Candidacy {
         spec: &LaunchSpec,
         place: &EtcdPlace,
         address: IpAddr,
-        (range, source): ((u32, u32), &str),
+        range: (u32, u32),
         ready: Standing,
         clock: Clock,
     ) -> Result<Self, Diagnostic> {
@@ -65,13 +67,21 @@ impl Candidacy {
             address,
             port: spec.own.rdzv_port.map(Port::get),
             range,
-            source: source.to_owned(),
             patience: spec.own.rdzv_timeout,
             clock,
         })?;
         let launch = fastrand::u64(1..);
         election.look(launch, None);
-        Ok(Self { election, launch, reign: None, ready, start: None, old: None, is_over: false })
+        Ok(Self {
+            election,
+            launch,
+            reign: None,
+            ready,
+            start: None,
+            old: None,
+            end: AttemptEnd::NodeLost,
+            is_over: false,
+        })
     }
 
     /// The name of the current or last coordinator.
@@ -139,8 +149,9 @@ impl Peers {
     }
 
     /// The coordinator is lost, or has left. Messages to other nodes are still delivered.
-    fn lose_coordinator(&mut self) {
+    fn lose_coordinator(&mut self, how: Option<Loss>) {
         let Some(candidacy) = &mut self.candidacy else { return };
+        candidacy.end = if how == Some(Loss::Left) { AttemptEnd::NodeLeft } else { AttemptEnd::NodeLost };
         if let Some(net) = self.net.take() {
             net.order(NetOrder::Leave);
             candidacy.old = Some(net);
@@ -150,7 +161,9 @@ impl Peers {
 
     /// Looks for a coordinator.
     pub(super) fn look(&mut self) {
-        self.lose_coordinator();
+        if self.net.is_some() {
+            self.lose_coordinator(None);
+        }
         if let Some(candidacy) = &self.candidacy {
             candidacy.election.look(candidacy.launch, candidacy.reign.map(|reign| reign.revision));
         }
@@ -169,6 +182,7 @@ impl Peers {
         let past = candidacy.start.clone().map(|start| Past {
             start,
             coordinator: candidacy.reign.map_or(0, |reign| reign.leader.launch),
+            end: candidacy.end,
             patience: recipe.limits.fence() + recipe.spec.request.policy.stop.grace,
         });
         let succession = Succession { at: Endpoint { address: at.ip(), port }, past };
@@ -206,6 +220,10 @@ impl Peers {
                     self.follow(reign)?;
                     shown.say(format!("connecting to {}", reign.leader.at));
                 }
+                ElectionReport::Vacated => {
+                    self.look();
+                    shown.say("looking for a coordinator".to_owned());
+                }
                 ElectionReport::Fence => {
                     self.order(NetOrder::Fence);
                     self.look();
@@ -237,6 +255,12 @@ impl LaunchDoor {
                     peers.lead(reign, listener)
                 }
                 ElectionReport::Follow(reign) => peers.follow(reign),
+                // Without its key it must not go on, and another one may begin.
+                ElectionReport::Vacated if peers.net.is_some() => {
+                    self.lose_coordinator(core, Loss::Fenced);
+                    continue;
+                }
+                ElectionReport::Vacated => Ok(()),
                 ElectionReport::Fence => {
                     peers.order(NetOrder::Fence);
                     Ok(())
@@ -291,7 +315,10 @@ impl LaunchDoor {
     /// The job goes on under another coordinator: ranks are stopped, and this node looks for it when it is ready.
     pub(super) fn move_on(&mut self, core: &mut Core<'_>, mut decision: Decision) {
         let Some(peers) = &mut self.peers else { return };
-        peers.lose_coordinator();
+        peers.lose_coordinator(match decision.why {
+            Some(Why::NodeLost { how, .. }) => Some(how),
+            _ => None,
+        });
         if core.job.machine.is_pausing() {
             // It was ready for the next attempt already, or will be soon.
             if self.next.is_some() {

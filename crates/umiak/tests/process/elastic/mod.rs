@@ -1,5 +1,6 @@
 //! Elastic jobs on several hosts: nodes join, leave, are killed and cut off, and the others go on.
 
+mod etcd;
 mod frameworks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use crate::nodes::Cluster;
 
 pub(crate) fn register(suite: &mut Suite) {
     frameworks::register(suite);
+    etcd::register(suite);
     suite
         .test("elastic::nodes_join_and_leave", &[Netns, Python], join_and_leave)
         .test("elastic::launch_takes_a_range_too", &[Netns, Python], launch)
@@ -63,9 +65,9 @@ impl Elastic {
 
     fn start(&self, host: usize, flags: &str) -> Running<'_> {
         let every = EVERY.to_string();
-        let script = ["python3", &self.script, self.shared.to_str().expect("a path in UTF-8"), &every];
+        let script = [&self.script, self.shared.to_str().expect("a path in UTF-8"), &every];
         let ranks = RANKS.to_string();
-        let words = flags.split(' ').chain(["--nproc-per-node", &ranks, "--no-python"]).chain(script);
+        let words = flags.split(' ').chain(["--nproc-per-node", &ranks]).chain(script);
         self.cluster.sandboxes[host].umiak(words).on(self.cluster.network.host(host)).start()
     }
 

@@ -153,7 +153,7 @@ fn certificates() {
     let (sandbox, pem) = (Sandbox::new(), Certificates::new());
     let ca = pem.path("ca.pem").display().to_string();
     let arguments = vec!["--client-cert-auth".to_owned(), "--trusted-ca-file".to_owned(), ca.clone()];
-    let cluster = Cluster::with(1, &Setup { certificates: Some(&pem), arguments });
+    let cluster = Cluster::with(1, &Setup { certificates: Some(&pem), arguments, ..Setup::default() });
     let line = format!("--elastic_server {} --job_id job1 clean", cluster.address(0));
     let (certificate, key) =
         (pem.path("client.pem").display().to_string(), pem.path("client.key").display().to_string());

@@ -40,7 +40,7 @@ impl Members {
         Self {
             started,
             world,
-            last: Some(LastAttempt { world, end: AttemptEnd::NodeLost, changes }),
+            last: Some(LastAttempt { world, end: past.end, changes }),
             awaited: Some((awaited, now + past.patience)),
             ..Self::default()
         }

@@ -41,7 +41,7 @@ fn nodes(start: &Start) -> Vec<u64> {
 
 fn past(start: &Start, attempt: u32) -> Past {
     let start = Box::new(Start { attempt, ..start.clone() });
-    Past { start, coordinator: 1, patience: Duration::from_secs(20) }
+    Past { start, coordinator: 1, end: AttemptEnd::NodeLost, patience: Duration::from_secs(20) }
 }
 
 /// The node with this number as the coordinator, after the first was lost.
