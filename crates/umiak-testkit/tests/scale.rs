@@ -41,7 +41,7 @@ impl Driver {
     fn new(roles: Vec<Role>, policy: Policy, script: Script) -> Self {
         let name = JobId::new("large").expect("a plain name");
         let job = Job { name, labels: BTreeMap::new(), agent_store: false, contracts: vec![], roles, policy };
-        let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
+        let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true, etcd: None };
         Self {
             machine: Machine::new(job, style, 1),
             script,

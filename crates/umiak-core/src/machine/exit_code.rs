@@ -16,6 +16,26 @@ pub struct CodeStyle {
     pub generation: Generation,
     /// With several roles no replica's code stands for the whole run: a failed run of a document exits with 1.
     pub document: bool,
+    /// Set if the nodes meet in etcd.
+    pub etcd: Option<NodeCount>,
+}
+
+/// How many nodes a job over etcd has. Paddle's legacy launcher ends a failed job with a code of its own for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeCount {
+    Fixed,
+    /// From a minimum to a larger maximum.
+    Range,
+}
+
+impl NodeCount {
+    /// Paddle's code after the failure of a rank: 101 asks a supervisor to start the launcher again, 3 does not.
+    fn legacy_code(self) -> u8 {
+        match self {
+            Self::Fixed => 101,
+            Self::Range => 3,
+        }
+    }
 }
 
 /// The exit code of a run. `ends` are all exits in rank order; `signal` is the signal that stopped the run.
@@ -41,7 +61,7 @@ pub fn of(style: CodeStyle, outcome: Outcome, signal: Option<i32>, verdict: Opti
                 Exit::Signal { signal, .. } => (256 - signal) as u8,
                 other => other.shell_code(),
             }),
-            Generation::Legacy => 1,
+            Generation::Legacy => style.etcd.map_or(1, NodeCount::legacy_code),
         },
         (ExitCodes::Torch, _) => 1,
     }
@@ -68,13 +88,21 @@ mod tests {
         let cause = Exit::Code { code: 7 };
         let verdict = Verdict { causes: vec![finding(cause.clone(), false)], victims: vec![] };
         let ends = [killed, cause];
-        for (codes, generation, failed, interrupted) in [
-            (ExitCodes::Umiak, Generation::Current, 7, 130),
-            (ExitCodes::Paddle, Generation::Current, 241, 2),
-            (ExitCodes::Paddle, Generation::Legacy, 1, 130),
-            (ExitCodes::Torch, Generation::Current, 1, 1),
+        let (fixed, range) = (Some(NodeCount::Fixed), Some(NodeCount::Range));
+        for (codes, generation, etcd, failed, interrupted) in [
+            (ExitCodes::Umiak, Generation::Current, None, 7, 130),
+            (ExitCodes::Paddle, Generation::Current, None, 241, 2),
+            (ExitCodes::Paddle, Generation::Legacy, None, 1, 130),
+            (ExitCodes::Torch, Generation::Current, None, 1, 1),
+            (ExitCodes::Umiak, Generation::Legacy, fixed, 7, 130),
+            (ExitCodes::Umiak, Generation::Legacy, range, 7, 130),
+            (ExitCodes::Paddle, Generation::Current, fixed, 241, 2),
+            (ExitCodes::Paddle, Generation::Current, range, 241, 2),
+            (ExitCodes::Paddle, Generation::Legacy, fixed, 101, 130),
+            (ExitCodes::Paddle, Generation::Legacy, range, 3, 130),
+            (ExitCodes::Torch, Generation::Legacy, range, 1, 1),
         ] {
-            let style = CodeStyle { codes, generation, document: false };
+            let style = CodeStyle { codes, generation, document: false, etcd };
             assert_eq!(of(style, Outcome::Succeeded, None, None, &[]), 0);
             assert_eq!(of(style, Outcome::Failed, None, Some(&verdict), &ends), failed, "{style:?}");
             assert_eq!(of(style, Outcome::Interrupted, Some(2), None, &ends), interrupted, "{style:?}");
@@ -99,7 +127,7 @@ mod tests {
 
     #[test]
     fn causes_without_a_code_of_their_own() {
-        let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: false };
+        let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: false, etcd: None };
         let of = |cause, victims| {
             let verdict = Verdict { causes: vec![cause], victims };
             super::of(style, Outcome::Failed, None, Some(&verdict), &[])

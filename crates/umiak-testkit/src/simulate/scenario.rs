@@ -111,6 +111,7 @@ impl Scenario {
             ),
             generation: pick(rng, &[Generation::Current, Generation::Legacy]),
             document: false,
+            etcd: None,
         };
         let gather = if rng.f64() < 0.6 { Duration::ZERO } else { millis(rng, 1..400) };
         let late = if rng.f64() < 0.7 { Duration::from_micros(200) } else { millis(rng, 1..400) };

@@ -67,7 +67,7 @@ impl Scenario {
         Self {
             seed,
             job,
-            style: CodeStyle { codes: ExitCodes::Umiak, generation, document: rng.f64() < 0.8 },
+            style: CodeStyle { codes: ExitCodes::Umiak, generation, document: rng.f64() < 0.8, etcd: None },
             bad: pick(rng, &[0.0, 0.1, 0.3, 0.3, 0.6]),
             late: if rng.f64() < 0.7 { Duration::from_micros(200) } else { millis(rng, 1..400) },
             echo: pick(rng, &[0.0, 0.0, 0.1, 0.5]),

@@ -283,7 +283,7 @@ pub(super) fn new_machine(scenario: &Scenario, node: usize) -> Machine {
             ..Policy::default()
         },
     };
-    let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: false };
+    let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: false, etcd: None };
     let mut machine = Machine::new(job, style, scenario.seed);
     machine.share();
     machine

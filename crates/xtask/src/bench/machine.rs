@@ -88,7 +88,7 @@ fn ask(program: &Path, story: Story, replicas: u32) -> anyhow::Result<f64> {
 /// Prints the CPU time per event in microseconds, so that other processes do not count.
 pub(crate) fn perform(story: &OsStr, replicas: u32) -> anyhow::Result<ExitCode> {
     let story = Story::ALL.into_iter().find(|known| story == known.name()).context("no such story")?;
-    let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
+    let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true, etcd: None };
     let mut machines = Vec::new();
     // Each replica starts and ends: two events.
     for _ in 0..EVENTS.div_ceil(2 * replicas) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use umiak_core::diag::codes::REGISTER;
 use umiak_core::facts::{Finding, Outcome, Subject, Verdict, Weight};
-use umiak_core::machine::exit_code::{CodeStyle, of};
+use umiak_core::machine::exit_code::{CodeStyle, NodeCount, of};
 use umiak_core::model::Exit;
 use umiak_core::model::{ExitCodes, Generation};
 
@@ -23,7 +23,18 @@ pub(super) fn page() -> String {
         by_exit.into_iter().map(|(exit, names)| [exit.to_string(), codes(names)]),
     );
     text += STYLES;
-    text += &table(&["case", "`umiak`", "`paddle`, current", "`paddle`, legacy", "`torch`"], CASES_OF_STYLES.map(row));
+    text += &table(
+        &[
+            "case",
+            "`umiak`",
+            "`paddle`, current",
+            "`paddle`, legacy",
+            "… with `--np N` in etcd",
+            "… with `--np MIN:MAX`",
+            "`torch`",
+        ],
+        CASES_OF_STYLES.map(row),
+    );
     text
 }
 
@@ -56,7 +67,8 @@ const STYLES: &str = "
 ## `--exit-codes`
 
 Scripts may rely on the exit codes of the old launchers. In the first two rows rank 0 ended by the
-launcher's SIGTERM.
+launcher's SIGTERM. Jobs over etcd have separate columns for the legacy generation, `--np 2` and `--np 2:4`. Their ranks
+restart in place first, as often as `--max_restart` allows; 101 asked Paddle's supervisor to start the launcher again.
 
 ";
 
@@ -75,16 +87,19 @@ enum Case {
     Succeeded,
 }
 
-fn row((words, case): (&str, Case)) -> [String; 5] {
+fn row((words, case): (&str, Case)) -> Vec<String> {
     let styles = [
-        (ExitCodes::Umiak, Generation::Current),
-        (ExitCodes::Paddle, Generation::Current),
-        (ExitCodes::Paddle, Generation::Legacy),
-        (ExitCodes::Torch, Generation::Current),
+        (ExitCodes::Umiak, Generation::Current, None),
+        (ExitCodes::Paddle, Generation::Current, None),
+        (ExitCodes::Paddle, Generation::Legacy, None),
+        (ExitCodes::Paddle, Generation::Legacy, Some(NodeCount::Fixed)),
+        (ExitCodes::Paddle, Generation::Legacy, Some(NodeCount::Range)),
+        (ExitCodes::Torch, Generation::Current, None),
     ];
-    let [ours, current, legacy, torch] = styles
-        .map(|(codes, generation)| exit_code(CodeStyle { codes, generation, document: false }, &case).to_string());
-    [words.to_owned(), ours, current, legacy, torch]
+    let code = |(codes, generation, etcd)| {
+        exit_code(CodeStyle { codes, generation, document: false, etcd }, &case).to_string()
+    };
+    [words.to_owned()].into_iter().chain(styles.map(code)).collect()
 }
 
 fn exit_code(style: CodeStyle, case: &Case) -> u8 {

@@ -40,7 +40,7 @@ impl Story {
             roles: roles.collect(),
             policy,
         };
-        let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: false };
+        let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: false, etcd: None };
         Self { machine: Machine::new(job, style, 7), now: 0, effects: Vec::new() }
     }
 

@@ -85,7 +85,7 @@ impl From<Diagnostic> for NotBegun {
 }
 
 pub(super) const CODES: CodeStyle =
-    CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
+    CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true, etcd: None };
 
 /// Supervises a run to its end and returns the exit code. The process must have only one thread. `ready` is called once
 /// the run has begun, with the notices added until then. On an error before that, a new run is removed, and so are the

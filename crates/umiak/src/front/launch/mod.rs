@@ -41,7 +41,7 @@ use tracing::info;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Began;
 use umiak_core::formats::launch::LaunchSpec;
-use umiak_core::machine::exit_code::CodeStyle;
+use umiak_core::machine::exit_code::{CodeStyle, NodeCount};
 use umiak_core::machine::job::Machine;
 use umiak_core::machine::round::messages::{Stage, Start};
 use umiak_core::model::{Device, FIRST_ATTEMPT, Nodes, OutputMode, Request, StepIndex};
@@ -215,7 +215,20 @@ fn voice(spec: &LaunchSpec, style: &Style) -> Voice {
 }
 
 fn code_style(spec: &LaunchSpec) -> CodeStyle {
-    CodeStyle { codes: spec.request.exit_codes, generation: spec.request.generation(), document: false }
+    let request = &spec.request;
+    CodeStyle {
+        codes: request.exit_codes,
+        generation: request.generation(),
+        document: false,
+        etcd: nodes_in_etcd(request),
+    }
+}
+
+/// Fixed or a range, if the nodes meet in etcd.
+fn nodes_in_etcd(request: &Request) -> Option<NodeCount> {
+    let Nodes::Etcd { nodes, .. } = &request.nodes else { return None };
+    let is_range = request.elastic.as_ref().is_some_and(|elastic| elastic.min < *nodes);
+    Some(if is_range { NodeCount::Range } else { NodeCount::Fixed })
 }
 
 fn machine(spec: &LaunchSpec, plan: &Plan, is_shared: bool) -> Machine {
