@@ -44,6 +44,11 @@ static SECRETS: LazyLock<RwLock<Secrets>> = LazyLock::new(|| {
     RwLock::new(secrets)
 });
 
+/// Learns the secrets of the environment now, before any of them is overwritten.
+pub(crate) fn read_environment() {
+    LazyLock::force(&SECRETS);
+}
+
 fn change(change: impl FnOnce(&mut Secrets)) {
     let mut secrets = SECRETS.write().unwrap_or_else(PoisonError::into_inner);
     change(&mut secrets);

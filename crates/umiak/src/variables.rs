@@ -43,7 +43,10 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable { name: "UMIAK_ETCD_KEY_FILE", text: "The private key (PEM) of `UMIAK_ETCD_CERT_FILE`." },
     Variable { name: "UMIAK_ETCD_USER", text: "User of etcd, if its authentication is enabled." },
-    Variable { name: "UMIAK_ETCD_PASSWORD", text: "Password of `UMIAK_ETCD_USER`. It is never shown." },
+    Variable {
+        name: "UMIAK_ETCD_PASSWORD",
+        text: "Password of `UMIAK_ETCD_USER`. `launch` overwrites it in its own environment once it is read, ranks do not get it, and it is never shown.",
+    },
     Variable {
         name: "UMIAK_HOME",
         text: "Directory of recorded runs. Default `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`.",

@@ -73,6 +73,8 @@ const ENDPOINTS: &str = "PADDLE_TRAINER_ENDPOINTS";
 
 /// The token is for nodes only; ranks do not get it.
 pub const TOKEN: &str = "UMIAK_TOKEN";
+/// The password is for umiak's own connections to etcd; ranks do not get it.
+pub const ETCD_PASSWORD: &str = "UMIAK_ETCD_PASSWORD";
 /// Marks the launch process that continues without its terminal.
 pub const DETACHED: &str = "UMIAK_DETACHED";
 
@@ -350,7 +352,7 @@ fn unset(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<String> {
             unset.push(ENDPOINTS);
         }
     }
-    unset.extend([TOKEN, DETACHED].into_iter().filter(|name| inventory.env.contains_key(*name)));
+    unset.extend([TOKEN, ETCD_PASSWORD, DETACHED].into_iter().filter(|name| inventory.env.contains_key(*name)));
     unset.into_iter().map(str::to_owned).collect()
 }
 

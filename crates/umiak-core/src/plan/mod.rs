@@ -27,7 +27,7 @@ mod value;
 
 pub use capable::capable;
 pub use console::Console;
-pub use launch::{DETACHED, Layout, Run, TOKEN, finish, layout};
+pub use launch::{DETACHED, ETCD_PASSWORD, Layout, Run, TOKEN, finish, layout};
 pub use masked::by_name;
 pub use pipeline::PipelinePlan;
 pub use ports::{Ports, STORES, too_few_ports};

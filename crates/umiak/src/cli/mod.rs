@@ -36,10 +36,10 @@ use tracing::{debug, info};
 use umiak_core::diag::Diagnostic;
 use umiak_core::formats::launch::{LaunchSpec, Parsed, parse};
 use umiak_core::formats::prefix::{Front, recognise};
-use umiak_core::plan::{DETACHED, TOKEN};
+use umiak_core::plan::{DETACHED, ETCD_PASSWORD, TOKEN};
 
-use crate::log;
 use crate::screen::Style;
+use crate::{log, secrets};
 
 pub use commands::command;
 pub use pages::man_page;
@@ -83,9 +83,7 @@ fn enter(front: Front, argv: &[OsString]) -> ExitCode {
                     if spec.own.detach && !spec.own.dry_run && !is_detached {
                         return run::launch_detached(&spec.own, argv);
                     }
-                    if env.contains_key(TOKEN) {
-                        umiak_sys::exposed::hide_variable(TOKEN);
-                    }
+                    hide_secrets();
                     ExitCode::from(crate::front::launch::launch(*spec, env))
                 }
                 Err(diagnostics) => fail(&diagnostics),
@@ -94,6 +92,18 @@ fn enter(front: Front, argv: &[OsString]) -> ExitCode {
         Front::Elastic(words) => elastic::run(&words),
         Front::NotInThisVersion { .. } | Front::Refused(_) | Front::Wrapped { .. } | Front::Other => {
             commands::run(argv)
+        }
+    }
+}
+
+/// Overwrites secrets in the environment that other processes can read. What needs them has a copy by now. A launch that
+/// detaches passes them on first.
+fn hide_secrets() {
+    for name in [TOKEN, ETCD_PASSWORD] {
+        if std::env::var_os(name).is_some() {
+            // From here on the environment has stars in its place.
+            secrets::read_environment();
+            umiak_sys::exposed::hide_variable(name);
         }
     }
 }

@@ -9,6 +9,7 @@ use umiak_testkit::suite::Suite;
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("secrets::launch_writes_none", &[], launch)
+        .test("secrets::of_umiak_are_not_in_any_environment", &[], of_umiak)
         .test("secrets::only_lines_of_shells_are_passed_in_memory", &[], only_shells)
         .test("secrets::documents_leave_none", &[], document)
         .test("secrets::snippets_show_none", &[], snippets)
@@ -108,6 +109,31 @@ impl Vault {
         }
         count
     }
+}
+
+/// The token and the password of etcd are for umiak: ranks do not get them, and no process shows them once it runs.
+fn of_umiak() {
+    let mut vault = Vault::new();
+    let sandbox = Sandbox::new();
+    let run = ["UMIAK_TOKEN", "UMIAK_ETCD_PASSWORD"].into_iter().fold(
+        sandbox.launch_toy("--nproc_per_node 1", &["*:env UMIAK_ETCD_PASSWORD;env UMIAK_TOKEN;touch up;await go"]),
+        |run, name| run.env(name, vault.secret()),
+    );
+    let run = run.start();
+    run.wait_for_file("up");
+    let processes = sandbox.processes();
+    // The front, the guardian and the rank.
+    assert!(processes.len() >= 3, "{processes:?}");
+    for (pid, name) in processes {
+        vault.check(&name, &fs::read(format!("/proc/{pid}/environ")).unwrap_or_default());
+    }
+    sandbox.write("go", "");
+    let outcome = run.finish();
+    outcome.expect_code(0);
+    vault.check_output("a launch", &outcome);
+    vault.check("a rank", sandbox.read("log/workerlog.0").as_bytes());
+    vault.check_files(&sandbox.path().join("log"));
+    vault.check_files(&sandbox.path().join("state"));
 }
 
 /// Prints everything that it was given, and fails with all of it in its error.

@@ -71,7 +71,10 @@ If a proxy is set, the addresses of the nodes are added to `no_proxy`, and to `N
 does.
 
 With several nodes, `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` name the interface that
-has this node's address, unless they are already set. `UMIAK_TOKEN` is never passed on.
+has this node's address, unless they are already set. `UMIAK_TOKEN` and `UMIAK_ETCD_PASSWORD` are never passed on.
+
+Ranks of elastic jobs also get `UMIAK_ATTEMPT`, and after the first attempt `UMIAK_RESTART_REASON` and
+`UMIAK_PREVIOUS_WORLD_SIZE` ([elastic jobs](../guide/elastic.md)).
 
 ### Paddle's variables
 
@@ -85,7 +88,7 @@ fn overrides() -> Vec<[String; 2]> {
 }
 
 /// Variables of Paddle's launchers that are not in the table of flags. A test keeps this list complete.
-const OTHERS: [(&str, &str); 20] = [
+const OTHERS: [(&str, &str); 26] = [
     ("PADDLE_TRAINER_ID", "Rank of this node, from 0; replaces `--rank`."),
     (
         "PADDLE_TRAINER_ENDPOINTS",
@@ -122,10 +125,25 @@ const OTHERS: [(&str, &str); 20] = [
     ("WITH_COVERAGE", "`ON`: Python scripts run under `coverage`."),
     (
         "PADDLE_ELASTIC_SERVER",
-        "Legacy generation: with the two below, requests an elastic job, which is not supported yet.",
+        "Legacy generation: addresses of etcd, as `--elastic_server`. Variables make a job elastic only if the server, the job id and the number of nodes are all given, by flags or variables.",
     ),
-    ("PADDLE_ELASTIC_JOB_ID", "See `PADDLE_ELASTIC_SERVER`."),
-    ("PADDLE_ELASTIC_NP", "See `PADDLE_ELASTIC_SERVER`."),
+    ("PADDLE_ELASTIC_JOB_ID", "Legacy generation, elastic jobs: replaces `--job_id`."),
+    ("PADDLE_ELASTIC_NP", "Legacy generation, elastic jobs: the number of nodes or a range, as `--np`."),
+    ("PADDLE_ELASTIC_SCALE", "Legacy generation, elastic jobs: as `--scale`."),
+    ("PADDLE_ELASTIC_FORCE", "Legacy generation, elastic jobs: as `--force`."),
+    (
+        "PADDLE_ELASTIC_TIMEOUT",
+        "Legacy generation, elastic jobs: seconds to wait for more nodes once the minimum has joined. Default 120. In the current generation it replaces `--elastic_timeout`.",
+    ),
+    (
+        "PADDLE_ELASTIC_TTL",
+        "Legacy generation, elastic jobs: the coordinator's lease in etcd, in seconds. When unset, it follows from `--node-timeout`.",
+    ),
+    (
+        "PADDLE_ELASTIC_ETCD_SERVICE_HOST",
+        "Legacy generation, elastic jobs: the address of etcd as Kubernetes sets it for a service, if `PADDLE_ELASTIC_SERVER` is not set.",
+    ),
+    ("PADDLE_ELASTIC_ETCD_SERVICE_PORT", "The port of that service."),
     ("CUDA_VISIBLE_DEVICES", "Limits the devices; also `XPU_VISIBLE_DEVICES`, `ASCEND_RT_VISIBLE_DEVICES`."),
 ];
 
@@ -437,7 +455,7 @@ mod tests {
     fn every_variable_that_the_parser_reads_is_on_the_page() {
         let page = page();
         let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../umiak-core/src/formats/launch");
-        for file in ["environment.rs", "cloud.rs", "ports.rs", "checks.rs", "parse.rs"] {
+        for file in ["environment.rs", "cloud.rs", "elastic.rs", "ports.rs", "checks.rs", "parse.rs"] {
             for name in names_in(&formats.join(file)) {
                 assert!(page.contains(&format!("`{name}`")), "{file} reads {name}: add it to `OTHERS`");
             }

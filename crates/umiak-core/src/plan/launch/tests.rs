@@ -332,10 +332,12 @@ fn what_a_node_offers() {
 }
 
 #[test]
-fn the_token_is_kept_from_the_ranks() {
-    let env = [("UMIAK_TOKEN".to_owned(), "open sesame".to_owned())].into();
-    let plan = plan(&request(), &Inventory { env, cpus: 1, ..Inventory::default() });
-    assert!(plan.unset.contains(&"UMIAK_TOKEN".to_owned()));
+fn secrets_of_umiak_are_kept_from_the_ranks() {
+    for name in ["UMIAK_TOKEN", "UMIAK_ETCD_PASSWORD"] {
+        let env = [(name.to_owned(), "open sesame".to_owned())].into();
+        let plan = plan(&request(), &Inventory { env, cpus: 1, ..Inventory::default() });
+        assert_eq!(plan.unset, [name]);
+    }
 }
 
 #[test]
