@@ -79,8 +79,7 @@ pub fn at_start(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<St
                 say(&format!("{name}: {value}"));
             }
             say(&"-".repeat(50));
-            let nodes = nodes_flag(paddle);
-            say(&format!("Job: {}, mode {mode}, replicas {nodes}[{nodes}:{nodes}], elastic False", request.job_id));
+            say(&format!("Job: {}, mode {mode}, {}", request.job_id, replicas(paddle)));
             if let Some(exchanged) = exchanged(request, plan) {
                 log("DEBUG", &format!("sync peers done {exchanged}"));
             }
@@ -139,10 +138,15 @@ fn environ(inventory: &Inventory, plan: &Plan) -> String {
     format!("environ({{{}}})", pairs.join(", "))
 }
 
-/// The number of nodes that Paddle prints: `--nnodes`, which is 1 unless given, even with `--ips`.
-fn nodes_flag(paddle: &PaddleHabits) -> u32 {
-    let given = paddle.configuration.iter().find(|(name, _)| name == "nnodes");
-    given.and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(1)
+/// The number of nodes as Paddle shows it: the most, then the range. Only a range makes a job elastic, etcd does not.
+fn replicas(paddle: &PaddleHabits) -> String {
+    let given = paddle.configuration.iter().find(|(name, _)| name == "nnodes").map_or("1", |(_, value)| value.as_str());
+    let number = |text: &str| text.trim().parse().unwrap_or(1_u32);
+    let (min, max, elastic) = match given.split_once(':') {
+        Some((min, max)) => (number(min), number(max), "True"),
+        None => (number(given), number(given), "False"),
+    };
+    format!("replicas {max}[{min}:{max}], elastic {elastic}")
 }
 
 /// Paddle's name for the processes of this node.

@@ -344,15 +344,21 @@ fn secrets_of_umiak_are_kept_from_the_ranks() {
 fn paddles_lines_for_several_nodes() {
     use crate::plan::paddle_lines;
     let (request, inventory) = second();
-    let paddle = with_habits(|paddle| paddle.configuration = vec![("nnodes".into(), "3".into())]).paddle;
-    let request = Request { paddle, ..request };
-    let lines = paddle_lines::at_start(&request, &inventory, &three_nodes(&request, &inventory));
+    let lines_of = |nodes: &str| {
+        let paddle = with_habits(|paddle| paddle.configuration = vec![("nnodes".into(), nodes.into())]).paddle;
+        let request = Request { paddle, ..request.clone() };
+        paddle_lines::at_start(&request, &inventory, &three_nodes(&request, &inventory))
+    };
+    let lines = lines_of("3");
     assert_eq!(
         lines[1],
         "[{'name': 'node-1', 'rank': 0, 'replicas': 2, 'dtype': 'cpu', 'candidate': '10.0.0.1:7001', 'endpoints': '10.0.0.1:6180,10.0.0.1:6181'}, {'name': 'abcdef', 'rank': 1, 'replicas': 3, 'dtype': 'cpu', 'candidate': '10.0.0.2:6190', 'endpoints': '10.0.0.2:6190,10.0.0.2:6191,10.0.0.2:6192'}, {'name': 'node-3', 'rank': 2, 'replicas': 1, 'dtype': 'cpu', 'candidate': '10.0.0.3:6200', 'endpoints': '10.0.0.3:6200'}]"
     );
-    let job = "LAUNCH INFO <ts> Job: default, mode collective, replicas 3[3:3], elastic False";
-    assert!(lines.iter().any(|line| line == job), "{lines:#?}");
+    for (nodes, shown) in [("3", "3[3:3], elastic False"), ("2:4", "4[2:4], elastic True")] {
+        let (lines, job) =
+            (lines_of(nodes), format!("LAUNCH INFO <ts> Job: default, mode collective, replicas {shown}"));
+        assert!(lines.contains(&job), "{lines:#?}");
+    }
     let dashes = "-".repeat(80);
     assert_eq!(
         paddle_lines::copy_to_others("umiak launch --master 10.0.0.2:4321 train.py"),
