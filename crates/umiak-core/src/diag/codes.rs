@@ -234,7 +234,7 @@ register! {
     R0032, 123, "etcd refused the user or the password",
         "Authentication is enabled in etcd, and the user or the password is wrong or missing. Set `UMIAK_ETCD_USER` and `UMIAK_ETCD_PASSWORD`.";
     R0033, 123, "no permission for keys of etcd",
-        "The roles of etcd's user do not permit to read or write the named keys. Elastic jobs need both for keys below `/paddle/`.";
+        "The roles of etcd's user do not permit to read or write the named keys. Elastic jobs need both for `/paddle/JOB` and all keys below it. Under `umiak torchrun` that is `/torchelastic/p2p/JOB`, or `PREFIX/JOB` with `--rdzv-conf etcd_prefix=PREFIX`.";
     R0034, 123, "etcd has no leader",
         "Members of the etcd cluster respond, but they have no leader and accept no requests: fewer than half of them run, or they cannot reach each other. A new leader is usually elected within seconds; this lasted longer.";
     R0035, 123, "the storage of etcd is full",
@@ -253,6 +253,8 @@ register! {
         "The nodes of a job over etcd elect a coordinator. For the time of the rendezvous (`--rdzv-timeout`) there was none that this node could reach: etcd did not answer, or the node that holds the key is cut off.";
     R0042, 0, "etcd is not reached while the job runs",
         "Ranks keep running. If the coordinator cannot renew its lease, it stops all ranks before another node could be elected, and they start again when etcd answers.";
+    R0043, 0, "the job id is a default",
+        "Jobs over etcd are told apart by their ids, and this job has the one that every job has when none is given. Nodes of different jobs would meet under it. Give each job its own `--job_id`, or `--rdzv-id` with torchrun.";
     J0001, 125, "runs cannot be recorded",
         "Runs are kept below `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. That directory cannot be created, read or written. Make it writable, or set another one with `UMIAK_HOME`.";
     J0002, 2, "no such run",

@@ -270,7 +270,7 @@ fn bounded(seconds: i64) -> Duration {
 /// The notice about an id that every job has by default.
 pub(super) fn shared_id(flag: &str, job: &JobId) -> Diagnostic {
     let message = format!("the job has the id `{job}` in etcd, as every job without `{flag}`");
-    Diagnostic::notice(Code::R0038, message)
+    Diagnostic::notice(Code::R0043, message)
         .hint(format!("give each job its own `{flag}`, so that nodes do not join another job"))
 }
 

@@ -131,7 +131,7 @@ fn the_current_launcher() {
         let spec = launch(line);
         assert_eq!(shown(&spec), expected, "{line}");
         assert_eq!(spec.request.generation(), Generation::Current, "{line}");
-        let notice = "notice[R0038]: the job has the id `default` in etcd, as every job without `--job_id`\nhint: give each job its own `--job_id`, so that nodes do not join another job\n";
+        let notice = "notice[R0043]: the job has the id `default` in etcd, as every job without `--job_id`\nhint: give each job its own `--job_id`, so that nodes do not join another job\n";
         let expected = if line.contains("--job_id") { "" } else { notice };
         assert_eq!(plain(&spec.notices), expected, "{line}");
         assert_eq!((place(&spec).lease, place(&spec).scaling), (None, Scaling::Same));
