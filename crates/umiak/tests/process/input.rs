@@ -18,6 +18,7 @@ pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("input::usage", &[], || refused(None, refused::USAGE))
         .test("input::not_in_this_version", &[], || refused(None, refused::NOT_YET))
+        .test("input::etcd", &[], || refused(None, refused::ETCD))
         .test("input::own_commands", &[], || refused(None, refused::OWN))
         .test("input::environment", &[], || refused(None, refused::ENVIRONMENT))
         .test("input::machine", &[], || refused(None, lacking::MACHINE))

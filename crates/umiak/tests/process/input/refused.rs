@@ -210,11 +210,6 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
         "error[L0002]: `--nnodes 2:4` cannot be used with the backend `static`\nhint: nodes come and go with `--rdzv-backend c10d --rdzv-endpoint HOST:29400`\n",
     ),
     (
-        "torchrun --rdzv-backend etcd --rdzv-endpoint node-a train.py",
-        2,
-        "error[L0003]: the rendezvous backend `etcd` is not supported yet\nhint: `c10d` needs no server: `--rdzv-backend c10d --rdzv-endpoint HOST:29400`\n",
-    ),
-    (
         "umiak python -m paddlerec.run -m c.yaml -b b.yaml",
         2,
         "error[L0003]: `python -m paddlerec.run` is not supported yet\n",
@@ -241,19 +236,33 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
         "error[L0012]: `job.yaml` is a document, not a training script\nhint: to run a document, write `umiak run job.yaml`\n",
     ),
     (
-        "umiak launch --elastic_server 127.0.0.1:2379 --np 2 --job_id job1 train.py",
-        2,
-        "error[L0003]: `--elastic_server` needs elastic jobs, which are not supported yet\n",
-    ),
-    (
-        "umiak launch --master etcd://127.0.0.1:2379 train.py",
-        2,
-        "error[L0003]: etcd is not supported yet, and `--master` is `etcd://127.0.0.1:2379`\n",
-    ),
-    (
         "umiak launch --enable_auto_mapping 1 train.py",
         2,
         "error[L0003]: `--enable_auto_mapping` needs auto mapping, which is not supported yet\n",
+    ),
+];
+
+/// Nodes that meet in etcd. No row reaches it.
+pub(super) const ETCD: &[Row<'_>] = &[
+    (
+        "umiak launch --elastic_server 127.0.0.1:2379 train.py",
+        2,
+        "error[L0001]: `--elastic_server` needs `--job_id` and `--np`\nhint: `--job_id` names the job in etcd, and `--np` is its number of nodes: `--job_id job1 --np 2`\n",
+    ),
+    (
+        "umiak launch --master etcd://127.0.0.1:x train.py",
+        2,
+        "error[R0038]: `--master` has an invalid address of etcd\n  address  127.0.0.1:x\n  reason   the port must be a number from 1 to 65535\nhint: write `HOST:PORT`; several are separated by commas\n",
+    ),
+    (
+        "umiak launch --run_mode ps --server_num 1 --trainer_num 1 --master etcd://127.0.0.1:2379 train.py",
+        2,
+        "error[L0002]: parameter-server jobs have a fixed number of nodes, and cannot use etcd\nhint: leave `--master` out, and say where the nodes meet with `--master HOST:PORT --nnodes N`\n",
+    ),
+    (
+        "torchrun --rdzv-backend etcd train.py",
+        2,
+        "error[L0001]: `--rdzv-endpoint` is missing\nhint: list the members of etcd: `--rdzv-endpoint HOST:2379`\n",
     ),
 ];
 

@@ -270,12 +270,13 @@ pub(super) const LINES: &[Line] = &[
         "2 heter_trainer, 2 pserver, 2 trainer",
         "it asks for `--heter_devices`",
     ),
-    // Refused.
+    // Over etcd.
     nobody(
         "python -m paddle.distributed.launch --elastic_server=127.0.0.1:2379 --np=2 --job_id=job1 --gpus=0,1,2,3 train.py",
-        "refused L0003",
+        "0 1 2 3 on 2 nodes",
         "`--np` is ambiguous",
     ),
+    // Refused.
     other(
         "python -m paddle.distributed.launch --ips=\"xx.xx.xx.xx,xx.xx.xx.xx\" --gpus '0,1,2,3' tools/train.py -c x.yml",
         "refused L0001",
