@@ -1,4 +1,4 @@
-//! The two processes of the `agents` row, in this same binary: a coordinator, and all the nodes that connect to it.
+//! The two processes of the `agents` rows, in this same binary: a coordinator, and all the nodes that connect to it.
 //! Also the clients of Paddle's HTTP master, which behave like Paddle's own.
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use nix::sys::time::TimeVal;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use umiak::rendezvous_bench::{Agents, Coordinator, Job, bind};
+use umiak::rendezvous_bench::{Agents, Coordinator, Job, Members, bind};
 use umiak_testkit::floor::monotonic_nanos;
 
 /// Printed by the nodes when not all could start.
@@ -25,16 +25,22 @@ pub(crate) const LATE: &str = "late";
 const POLL: Duration = Duration::from_millis(500);
 /// Delay after a failed request.
 const AGAIN: Duration = Duration::from_millis(100);
+/// How long an elastic job runs before its members change.
+const SETTLE: Duration = Duration::from_millis(500);
 
-/// `PORT NODES RANKS`: listens, prints its address, and when its stdin is closed prints its cost: its peak resident
-/// memory in kB, and its CPU time in µs since it listened.
+/// `PORT NODES RANKS [FEWEST]`: listens, prints its address, and when its stdin is closed prints its cost: its peak
+/// resident memory in kB, and its CPU time in µs since it listened.
 pub(crate) fn host(words: &[OsString]) -> anyhow::Result<ExitCode> {
     let listener = bind(number(words, 0)?)?;
     let port = listener.local_addr()?.port();
-    let job = Job { port, nodes: number(words, 1)?, ranks: number(words, 2)? };
-    let coordinator = Coordinator::start(job, listener)?;
+    let fewest = if words.len() > 3 { Some(number(words, 3)?) } else { None };
+    let job = Job { port, nodes: number(words, 1)?, ranks: number(words, 2)?, fewest };
+    let mut coordinator = Coordinator::start(job, listener)?;
     let before = cpu_micros()?;
     say(&port.to_string())?;
+    if fewest.is_some() {
+        coordinator.serve(std::io::stdin())?;
+    }
     std::io::stdin().read_to_end(&mut Vec::new())?;
     say(&format!("{} {}", getrusage(UsageWho::RUSAGE_SELF)?.max_rss(), cpu_micros()? - before))?;
     drop(coordinator);
@@ -43,11 +49,37 @@ pub(crate) fn host(words: &[OsString]) -> anyhow::Result<ExitCode> {
 
 /// `PORT NODES RANKS SECONDS`: all nodes except the coordinator's, until each has received its start.
 pub(crate) fn agents(words: &[OsString]) -> anyhow::Result<ExitCode> {
-    let job = Job { port: number(words, 0)?, nodes: number(words, 1)?, ranks: number(words, 2)? };
+    let job = Job { port: number(words, 0)?, nodes: number(words, 1)?, ranks: number(words, 2)?, fewest: None };
     let patience = Duration::from_secs(number(words, 3)?);
     let began = monotonic_nanos();
     let waiting = Agents::start(job)?.await_start(patience);
     tell(began, waiting)
+}
+
+/// `PORT NODES RANKS SECONDS FEWEST CHANGED`: the same for an elastic job. When it runs, this many nodes leave and as many
+/// others join. Prints when that began, when the last node was told to start, the number of attempts in between, and the
+/// number of messages.
+pub(crate) fn members(words: &[OsString]) -> anyhow::Result<ExitCode> {
+    let fewest = Some(number(words, 4)?);
+    let job = Job { port: number(words, 0)?, nodes: number(words, 1)?, ranks: number(words, 2)?, fewest };
+    let patience = Duration::from_secs(number(words, 3)?);
+    let changed: u32 = number(words, 5)?;
+    let mut members = Members::start(job)?;
+    let Some(first) = members.await_start(0, patience)? else { return late() };
+    std::thread::sleep(SETTLE);
+    let before = members.messages();
+    let began = monotonic_nanos();
+    members.leave(changed as usize);
+    members.join(changed)?;
+    let Some(last) = members.await_start(first, patience)? else { return late() };
+    let ended = monotonic_nanos();
+    say(&format!("{began} {ended} {} {}", last - first, members.messages() - before))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn late() -> anyhow::Result<ExitCode> {
+    say(&format!("{LATE} some"))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The same with Paddle's master.

@@ -50,6 +50,7 @@ pub(crate) fn main() -> anyhow::Result<Option<ExitCode>> {
         (Some("write"), [bytes, stamps]) => write_lines(number(bytes)?, Path::new(stamps)),
         (Some("host"), words) => crowd::host(words),
         (Some("agents"), words) => crowd::agents(words),
+        (Some("members"), words) => crowd::members(words),
         (Some("clients"), words) => crowd::clients(words),
         (Some("machine"), [story, replicas]) => machine::perform(story, number(replicas)? as u32),
         (Some("schedule"), [shape, steps]) => pipeline::schedule(shape, number(steps)? as u32),
