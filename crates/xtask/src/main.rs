@@ -56,6 +56,8 @@ enum Bench {
     Pipeline(bench::pipeline::Options),
     /// The store: requests, CPU time, many clients
     Store(bench::store::Options),
+    /// Elastic jobs: failures, lost nodes and new ones, until the next attempt
+    Elastic(bench::elastic::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -73,6 +75,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Bench::Lint(options) => bench::lint::lint(root, &options),
             Bench::Pipeline(options) => bench::pipeline::pipeline(root, &options),
             Bench::Store(options) => bench::store::store(root, &options),
+            Bench::Elastic(options) => bench::elastic::elastic(root, &options),
         },
     }
 }

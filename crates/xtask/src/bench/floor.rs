@@ -15,7 +15,7 @@ use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 use umiak_testkit::floor::{fork_exec, monotonic_nanos};
 
-use super::rows::restart;
+use super::rows::{elastic, restart};
 use super::{crowd, machine, pipeline, store};
 
 /// The first argument.
@@ -47,6 +47,7 @@ pub(crate) fn main() -> anyhow::Result<Option<ExitCode>> {
         }),
         (Some("rank"), [directory, fails]) => be_rank(Path::new(directory), number(fails)? as u32),
         (Some("restart-rank"), [directory, ranks]) => restart::be_rank(Path::new(directory), number(ranks)? as u32),
+        (Some("elastic-rank"), [directory]) => elastic::be_rank(Path::new(directory)),
         (Some("write"), [bytes, stamps]) => write_lines(number(bytes)?, Path::new(stamps)),
         (Some("host"), words) => crowd::host(words),
         (Some("agents"), words) => crowd::agents(words),

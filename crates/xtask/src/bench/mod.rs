@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: umiak compared with its peers and the kernel's floor, in one run. `launch` covers one node and
 //! is in this module, `rendezvous` several nodes, `run` documents and recorded runs, `machine` the job's state machine,
-//! `lint` hostile documents, `pipeline` pipelines, `store` the store.
+//! `lint` hostile documents, `pipeline` pipelines, `store` the store, `elastic` elastic jobs.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -18,6 +18,7 @@
 //! | `rows` | the rows that are measured |
 //! | `rounds` | all contestants in turn, round by round |
 //! | `rendezvous` | several nodes |
+//! | `elastic` | several nodes that come and go, beside torchrun's |
 //! | `run` | documents and recorded runs |
 //! | `machine` | the state machine of a job, without a process |
 //! | `lint` | documents made to exhaust time |
@@ -27,6 +28,7 @@
 
 mod against;
 mod crowd;
+pub(crate) mod elastic;
 pub(crate) mod floor;
 mod harness;
 mod host;

@@ -38,6 +38,14 @@ pub(crate) enum Metric {
     StoreAddWait,
     StoreGloo,
     Restart,
+    ElasticFailure,
+    ElasticKilled,
+    ElasticVanished,
+    ElasticSilent,
+    ElasticJoined,
+    ElasticAgents,
+    ElasticAttempts,
+    ElasticMessages,
 }
 
 /// How a number is compared with the floor's.
@@ -49,7 +57,7 @@ pub(crate) enum Relation {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 30] = [
+    pub(crate) const ALL: [Self; 38] = [
         Self::Start,
         Self::Crash,
         Self::Memory,
@@ -80,6 +88,14 @@ impl Metric {
         Self::StoreAddWait,
         Self::StoreGloo,
         Self::Restart,
+        Self::ElasticFailure,
+        Self::ElasticKilled,
+        Self::ElasticVanished,
+        Self::ElasticSilent,
+        Self::ElasticJoined,
+        Self::ElasticAgents,
+        Self::ElasticAttempts,
+        Self::ElasticMessages,
     ];
 
     pub(crate) fn title(self) -> &'static str {
@@ -118,6 +134,22 @@ impl Metric {
             Self::StoreAddWait => "N clients connect to the store and meet with add and wait",
             Self::StoreGloo => "N gloo ranks publish their addresses and read those of all others",
             Self::Restart => "One of N ranks fails: until all ranks of the next attempt have begun",
+            Self::ElasticFailure => {
+                "One of N ranks on two nodes fails: until all ranks of the next attempt have started"
+            }
+            Self::ElasticKilled => {
+                "The launcher of a third node is killed: until the N ranks of the others have started"
+            }
+            Self::ElasticVanished => {
+                "All processes of a third node are killed: until the N ranks of the others have started"
+            }
+            Self::ElasticSilent => "The host of a third node is cut off: until the N ranks of the others have started",
+            Self::ElasticJoined => "A third node is started: until all N ranks of the next attempt have started",
+            Self::ElasticAgents => {
+                "N agents and one coordinator, N / 10 leave and N / 10 join: until the last start message"
+            }
+            Self::ElasticAttempts => "Attempts that this takes",
+            Self::ElasticMessages => "Messages meanwhile, per node, without handshakes and heartbeats",
         }
     }
 
@@ -140,12 +172,18 @@ impl Metric {
             | Self::StoreBarrier
             | Self::StoreAddWait
             | Self::StoreGloo
-            | Self::Restart => "ms",
+            | Self::Restart
+            | Self::ElasticFailure
+            | Self::ElasticKilled
+            | Self::ElasticVanished
+            | Self::ElasticSilent
+            | Self::ElasticJoined
+            | Self::ElasticAgents => "ms",
             Self::StoreAdd | Self::StoreGet => "/s",
             Self::StepMemory => "bytes",
             Self::Memory | Self::AgentsMemory => "MB",
             Self::Event | Self::Scheduling | Self::StoreAddTime | Self::StoreGetTime => "µs",
-            Self::WakeUps => "",
+            Self::WakeUps | Self::ElasticAttempts | Self::ElasticMessages => "",
             Self::Log => "MB/s",
             Self::SlowReader => "×",
         }
@@ -156,9 +194,13 @@ impl Metric {
             Self::Start | Self::Log | Self::Replicas | Self::Steps | Self::StoreAdd | Self::StoreAddTime => {
                 Relation::Times
             }
-            Self::Crash | Self::FirstLine | Self::NodesStart | Self::NodesCrash | Self::RunLine | Self::Restart => {
-                Relation::Over
-            }
+            Self::Crash
+            | Self::FirstLine
+            | Self::NodesStart
+            | Self::NodesCrash
+            | Self::RunLine
+            | Self::Restart
+            | Self::ElasticFailure => Relation::Over,
             Self::Memory
             | Self::WakeUps
             | Self::SlowReader
@@ -176,7 +218,14 @@ impl Metric {
             | Self::StoreGetTime
             | Self::StoreBarrier
             | Self::StoreAddWait
-            | Self::StoreGloo => Relation::None,
+            | Self::StoreGloo
+            | Self::ElasticKilled
+            | Self::ElasticVanished
+            | Self::ElasticSilent
+            | Self::ElasticJoined
+            | Self::ElasticAgents
+            | Self::ElasticAttempts
+            | Self::ElasticMessages => Relation::None,
         }
     }
 

@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 
+use super::elastic::{FEW, MANY};
 use super::lint::MEGABYTES;
 use super::machine::{SIZES, Story};
 use super::model::{Metric, Series, floor, median_of};
 use super::pipeline::{PLANNED, STEPS};
 use super::rendezvous::{CRASH_RANKS, START_RANKS};
+use super::rows::elastic::Change;
 use super::run::{LOG_GIGABYTES, REPLICAS, RUNS};
 use super::statistics::median;
 use super::store::{CONNECTIONS, CROWD, RANKS, RESTARTED};
@@ -22,6 +24,7 @@ pub(crate) const UMIAK_LOGS: &str = "umiak logs";
 pub(crate) const UMIAK_TAIL: &str = "umiak logs -n 10";
 pub(crate) const LIBUV: &str = "torch's store (libuv)";
 pub(crate) const HTTP_MASTER: &str = "Paddle's HTTP master";
+pub(crate) const TORCHRUN: &str = "torchrun";
 
 /// One requirement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -270,6 +273,58 @@ pub(crate) fn of_nodes(series: &[Series]) -> Vec<Verdict> {
     found
 }
 
+/// Verdicts on elastic jobs.
+pub(crate) fn of_elastic(series: &[Series]) -> Vec<Verdict> {
+    let torchrun = |change: Change, ours: f64| {
+        let is_it = |one: &&Series| one.metric == change.metric() && one.contestant == TORCHRUN;
+        let theirs = series.iter().find(is_it);
+        theirs.map_or_else(String::new, |theirs| match median(&theirs.values) {
+            Some(theirs) => format!(" (torchrun: {:.1} ×)", theirs / ours),
+            None => format!(" (torchrun: {})", theirs.remarks.first().map_or("not measured", String::as_str)),
+        })
+    };
+    let mut found = Vec::new();
+    for (change, what, bound, text) in [
+        (Change::Failure, "a rank fails, two nodes with four ranks each", 100.0, "≤ spawn floor + 100 ms"),
+        (Change::Killed, "one of three launchers is killed, its loss is announced", 1000.0, "≤ 1 s"),
+        (Change::Vanished, "all processes of one of three nodes are killed", 3000.0, "≤ 3 s"),
+        (Change::Silent, "one of three hosts is cut off", 4000.0, "≤ node time-out (3 s) + 1 s"),
+        (Change::Joined, "a third node joins", 2000.0, "≤ window (1 s) + 1 s"),
+    ] {
+        let (metric, ranks) = (change.metric(), change.ranks());
+        let Some(ours) = median_of(series, metric, ranks, UMIAK) else { continue };
+        let beside = torchrun(change, ours);
+        let (value, measured) = match (change, floor(series, metric, ranks)) {
+            (Change::Failure, None) => continue,
+            (Change::Failure, Some(floor)) => {
+                (ours - floor, format!("floor {:+.1} ms ({ours:.1} ms, floor {floor:.1} ms){beside}", ours - floor))
+            }
+            _ => (ours, format!("{ours:.0} ms{beside}")),
+        };
+        found.push(Verdict { what, measured, must: Some(at_most(value, bound, text)), goal: None });
+    }
+    let agents = |metric, nodes| median_of(series, metric, nodes, UMIAK);
+    if let (Some(ours), Some(attempts)) = (agents(Metric::ElasticAgents, MANY), agents(Metric::ElasticAttempts, MANY)) {
+        let is_kept = ours <= 2000.0 && attempts <= 1.0;
+        found.push(Verdict {
+            what: "100 of 1 000 agents leave and 100 join",
+            measured: format!("{ours:.0} ms, {attempts} attempts").replace(" 1 attempts", " one attempt"),
+            must: Some(Bound { text: "≤ 2 s, one attempt", is_kept }),
+            goal: None,
+        });
+    }
+    if let (Some(few), Some(many)) = (agents(Metric::ElasticMessages, FEW), agents(Metric::ElasticMessages, MANY)) {
+        let ratio = many / few;
+        found.push(Verdict {
+            what: "messages per node of 1 000 agents",
+            measured: format!("{ratio:.2} × ({many:.1}, with 100 {few:.1})"),
+            must: Some(at_most(ratio, 1.5, "≤ 1.5 × that of 100")),
+            goal: None,
+        });
+    }
+    found
+}
+
 /// Verdicts on pipelines.
 pub(crate) fn of_pipelines(series: &[Series]) -> Vec<Verdict> {
     let ours = |metric, steps| median_of(series, metric, steps, UMIAK);
@@ -461,6 +516,33 @@ mod tests {
         let found = of_store(&all);
         assert_eq!(found.iter().map(kept).collect::<Vec<_>>(), [(Some(true), Some(false)), (Some(false), Some(false))]);
         assert_eq!(found[0].measured, "2.50 × better (100.0 /s, libuv 40.0 /s)");
+    }
+
+    #[test]
+    fn elastic_jobs_are_held_against_the_clock_and_torchrun() {
+        let (failure, killed) = (Change::Failure, Change::Killed);
+        let all = [
+            series(failure.metric(), "fork + exec", failure.ranks(), true, &[10.0]),
+            series(failure.metric(), UMIAK, failure.ranks(), false, &[50.0]),
+            series(failure.metric(), TORCHRUN, failure.ranks(), false, &[500.0]),
+            series(killed.metric(), UMIAK, killed.ranks(), false, &[1200.0]),
+            Series {
+                remarks: vec!["no new attempt within 60 s".to_owned(); 2],
+                ..series(killed.metric(), TORCHRUN, killed.ranks(), false, &[])
+            },
+            series(Metric::ElasticAgents, UMIAK, MANY, false, &[1000.0]),
+            series(Metric::ElasticAttempts, UMIAK, MANY, false, &[2.0]),
+            series(Metric::ElasticMessages, UMIAK, FEW, false, &[5.0]),
+            series(Metric::ElasticMessages, UMIAK, MANY, false, &[6.0]),
+        ];
+        let found = of_elastic(&all);
+        assert_eq!(
+            found.iter().map(kept).collect::<Vec<_>>(),
+            [(Some(true), None), (Some(false), None), (Some(false), None), (Some(true), None)]
+        );
+        assert_eq!(found[0].measured, "floor +40.0 ms (50.0 ms, floor 10.0 ms) (torchrun: 10.0 ×)");
+        assert_eq!(found[1].measured, "1200 ms (torchrun: no new attempt within 60 s)");
+        assert_eq!(found[2].measured, "1000 ms, 2 attempts");
     }
 
     #[test]

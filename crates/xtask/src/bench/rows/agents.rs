@@ -1,4 +1,5 @@
-//! A thousand nodes connect to one coordinator: from the first connection to the last start message.
+//! A thousand nodes connect to one coordinator: from the first connection to the last start message. And a tenth of the
+//! nodes of an elastic job is replaced: from there to the last start message of the next attempt.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
@@ -15,6 +16,8 @@ use crate::bench::harness::millis;
 use crate::bench::model::{Metric, Sample};
 
 pub(crate) const METRICS: [Metric; 3] = [Metric::Agents, Metric::AgentsMemory, Metric::AgentsTime];
+pub(crate) const CHANGE_METRICS: [Metric; 3] =
+    [Metric::ElasticAgents, Metric::ElasticAttempts, Metric::ElasticMessages];
 
 /// Paddle's own server; its cost is counted from when it listens.
 const KV_SERVER: &str = "
@@ -94,6 +97,27 @@ pub(crate) fn measure(
     Ok(Ok(Sample { values: METRICS.into_iter().zip(values).collect(), cpu_ms: None, remark: None }))
 }
 
+/// One node in ten leaves, and as many others join, at the same moment.
+pub(crate) fn measure_change(setting: &Setting, nodes: u32, ranks: u16) -> anyhow::Result<Result<Sample, String>> {
+    let changed = nodes / 10;
+    let [fewest, changed, nodes_word, ranks] =
+        [nodes / 2, changed, nodes, ranks.into()].map(|number| number.to_string());
+    let mut host = Command::new(&setting.floor);
+    host.args([WORD, "host", "0", &nodes_word, &ranks, &fewest]);
+    let mut server = Server::start(&mut host)?;
+    let port = server.line()?;
+    let limit = setting.limit.as_secs().to_string();
+    let crowd = Command::new(&setting.floor)
+        .args([WORD, "members", &port, &nodes_word, &ranks, &limit, &fewest, &changed])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
+    let said = String::from_utf8_lossy(&crowd.stdout).into_owned();
+    let Some([began, ended, attempts, messages]) = numbers(&said) else { return Ok(Err(trouble(&said, &limit))) };
+    let values = [millis(began, ended), attempts as f64, messages as f64 / f64::from(nodes)];
+    Ok(Ok(Sample { values: CHANGE_METRICS.into_iter().zip(values).collect(), cpu_ms: None, remark: None }))
+}
+
 fn trouble(said: &str, limit: &str) -> String {
     match said.trim().strip_prefix(LATE) {
         Some(waiting) => format!("{} had not started after {limit} s", waiting.trim()),
@@ -101,9 +125,9 @@ fn trouble(said: &str, limit: &str) -> String {
     }
 }
 
-fn numbers(line: &str) -> Option<[u64; 2]> {
-    let mut words = line.split_whitespace().map(|word| word.parse().ok());
-    Some([words.next()??, words.next()??])
+fn numbers<const N: usize>(line: &str) -> Option<[u64; N]> {
+    let numbers: Option<Vec<u64>> = line.split_whitespace().take(N).map(|word| word.parse().ok()).collect();
+    numbers?.try_into().ok()
 }
 
 /// A port that is free now, and probably until we use it.

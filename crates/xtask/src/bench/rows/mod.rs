@@ -3,6 +3,7 @@
 pub(crate) mod agents;
 pub(crate) mod crash;
 pub(crate) mod documents;
+pub(crate) mod elastic;
 pub(crate) mod first_line;
 pub(crate) mod idle;
 pub(crate) mod log;

@@ -137,7 +137,7 @@ impl Hosts {
 }
 
 /// The same command on that host.
-fn on(host: &Host, command: &Command) -> Command {
+pub(super) fn on(host: &Host, command: &Command) -> Command {
     let mut there = host.command(command.get_program());
     there.args(command.get_args());
     for (name, value) in command.get_envs() {
