@@ -109,7 +109,7 @@ unsafe fn plain_fork() -> io::Result<libc::pid_t> {
     }
 }
 
-fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
+pub(crate) fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
     // SAFETY: no pointers; the result is checked and owned at once (pid descriptors are close-on-exec).
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {

@@ -1,11 +1,13 @@
 //! Short programs that are run for their output, killed at a time limit or when this process dies.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::fork::pidfd_open;
 use crate::wait::readable;
 
 /// Longest accepted output.
@@ -16,18 +18,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// Returns what `command` writes to stdout. It is killed after `limit`, when `stop` is readable, and when this thread
 /// ends.
 pub fn output(mut command: Command, limit: Duration, stop: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
-    let parent = std::process::id();
-    // A process group of its own: Ctrl-C on our terminal must not reach it.
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
-    // SAFETY: plain system calls between fork and exec, without memory of ours.
-    unsafe {
-        command.pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            // If the parent died before the prctl, no signal comes.
-            if libc::getppid() as u32 == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
-        });
-    }
-    let mut child = command.spawn()?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = bound(&mut command).spawn()?;
     let answer = read(&mut child, Instant::now() + limit, stop);
     let _ = child.kill();
     let status = reap(&mut child);
@@ -35,6 +27,37 @@ pub fn output(mut command: Command, limit: Duration, stop: BorrowedFd<'_>) -> io
     match status {
         Some(status) if !status.success() && answer.is_empty() => Err(io::Error::other(status.to_string())),
         _ => Ok(answer),
+    }
+}
+
+/// Runs a command whose output goes to a file. It is killed with its group when `stop` is readable, and when this thread
+/// ends.
+pub fn logged(mut command: Command, log: &File, stop: BorrowedFd<'_>) -> io::Result<ExitStatus> {
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+    let mut child = bound(&mut command).spawn()?;
+    let ended = pidfd_open(child.id() as libc::pid_t)?;
+    let ready = readable(&[ended.as_fd(), stop], None)?;
+    if !ready[0] {
+        // SAFETY: kill has no memory effects; the group is that of our own child, which is not reaped yet.
+        unsafe {
+            libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL);
+        }
+    }
+    child.wait()
+}
+
+/// Puts a command into a process group of its own, so that Ctrl-C on our terminal does not reach it, and makes it end with
+/// the thread that starts it.
+fn bound(command: &mut Command) -> &mut Command {
+    let parent = std::process::id();
+    command.process_group(0);
+    // SAFETY: plain system calls between fork and exec, without memory of ours.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // If the parent died before the prctl, no signal comes.
+            if libc::getppid() as u32 == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+        })
     }
 }
 

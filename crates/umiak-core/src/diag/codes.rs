@@ -255,6 +255,8 @@ register! {
         "Ranks keep running. If the coordinator cannot renew its lease, it stops all ranks before another node could be elected, and they start again when etcd answers.";
     R0043, 0, "the job id is a default",
         "Jobs over etcd are told apart by their ids, and this job has the one that every job has when none is given. Nodes of different jobs would meet under it. Give each job its own `--job_id`, or `--rdzv-id` with torchrun.";
+    R0044, 0, "the command before the round failed",
+        "`--elastic_pre_hook` names a command that runs on each node before its ranks start. It failed, or could not be started. Ranks start all the same, as in Paddle. Its output is in `elastic_pre_hook.log` in the log directory.";
     J0001, 125, "runs cannot be recorded",
         "Runs are kept below `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. That directory cannot be created, read or written. Make it writable, or set another one with `UMIAK_HOME`.";
     J0002, 2, "no such run",

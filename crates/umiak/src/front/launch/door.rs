@@ -18,6 +18,7 @@ use umiak_sys::files;
 use umiak_sys::logger::Rotate;
 
 use super::gpu_log::GpuLog;
+use super::hook::Hook;
 use super::leaving::Leaving;
 use super::log_dir::LogDirLock;
 use super::peers::Peers;
@@ -50,6 +51,8 @@ pub(super) struct LaunchDoor {
     /// With several nodes: the others, and our layout of the attempt that waits for them.
     pub(super) peers: Option<Peers>,
     pub(super) next: Option<(Layout, Option<Waiting>)>,
+    /// The command before the next round, and its attempt.
+    pub(super) hook: Option<(Hook, u32)>,
     /// With `--store-relay`, on the node of rank 0: in front of its store of this attempt.
     pub(super) relay: Option<Relay>,
     /// Which nodes have servers that do not listen yet, from the last message to all nodes.
@@ -238,7 +241,8 @@ impl Door for LaunchDoor {
 
     fn watch(&self) -> Vec<BorrowedFd<'_>> {
         let peers = self.peers.as_ref().map(Peers::watch).unwrap_or_default();
-        peers.into_iter().chain(self.logs.as_ref().map(Logs::as_fd)).collect()
+        let hook = self.hook.as_ref().map(|(hook, _)| hook.as_fd());
+        peers.into_iter().chain(self.logs.as_ref().map(Logs::as_fd)).chain(hook).collect()
     }
 
     fn deadline(&self) -> Option<Timestamp> {
@@ -247,6 +251,7 @@ impl Door for LaunchDoor {
 
     fn hear(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine) {
         self.hear_peers(core, engine);
+        self.hear_hook(core, engine);
         self.hear_logs(core);
         self.tell_leaving(core);
     }
@@ -358,6 +363,7 @@ impl Door for LaunchDoor {
     }
 
     fn close(&mut self, core: &mut Core<'_>) {
+        self.hook = None;
         // A failure has its own report.
         if matches!(core.job.now.end, Some((Outcome::Succeeded, _)))
             && files::is_full(core.job.plan.logs.dir())

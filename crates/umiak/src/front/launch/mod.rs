@@ -13,11 +13,13 @@
 //! | [`restart`] | from a failed attempt to the next one |
 //! | [`leaving`] | the end of a job on several nodes: logs on their way |
 //! | [`torch`] | what only `torchrun` has: its directory of logs, its summary |
+//! | [`hook`] | the command before each round |
 //! | [`pod_log`], [`gpu_log`] | files that Paddle's launcher writes |
 //! | [`words`], [`peer_words`] | messages |
 
 mod door;
 mod gpu_log;
+mod hook;
 mod leaving;
 mod log_dir;
 mod meeting;
@@ -378,6 +380,7 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
         }
         taken => taken?,
     };
+    hook::before_first(around, &taken.outline.log_dir)?;
     store::open(around, &taken)?;
     let relay = relay::open(&around.spec.request, taken.outline.layout.address, &mut taken.outline.ports)?;
     let spec = Arc::clone(&around.spec);
@@ -428,6 +431,7 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
         late_files_due: true,
         told_attempt: attempt,
         peers,
+        hook: None,
         next: None,
         relay,
         servers: None,

@@ -9,8 +9,9 @@ use umiak_core::model::{Part, StepIndex};
 use umiak_core::plan::{self, Layout, Plan, Run, Share};
 
 use super::door::LaunchDoor;
+use super::hook::Hook;
 use super::relay::Waiting;
-use super::{prepare, relay};
+use super::{hook, prepare, relay};
 use crate::driver::Core;
 use crate::engine::{Engine, NotLeased, Swept};
 
@@ -24,6 +25,35 @@ impl LaunchDoor {
         }
         // Connections of the last attempt end.
         (self.relay, self.next) = (None, None);
+        let hook = hook::command(&self.spec).map(|command| Hook::start(command, core.job.plan.logs.dir(), attempt));
+        match hook {
+            Some(Ok(hook)) => self.hook = Some((hook, attempt)),
+            Some(Err(error)) => {
+                core.notice(&hook::failed(&error.to_string()));
+                self.offer_next(core, engine, attempt);
+            }
+            None => self.offer_next(core, engine, attempt),
+        }
+    }
+
+    /// Goes on once the command before the round has ended.
+    pub(super) fn hear_hook(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine) {
+        let Some((ended, attempt)) = self.hook.as_ref().and_then(|(hook, attempt)| Some((hook.ended()?, *attempt)))
+        else {
+            return;
+        };
+        self.hook = None;
+        if let Some(notice) = ended {
+            core.notice(&notice);
+        }
+        // A signal may have ended the job meanwhile.
+        if core.job.now.end.is_none() {
+            self.offer_next(core, engine, attempt);
+        }
+    }
+
+    /// Leases the ports of the next attempt. With other nodes, it begins when all are ready.
+    fn offer_next(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine, attempt: u32) {
         let mut is_lost = false;
         let mut lease = |request| {
             let leased = engine.lease_ports(StepIndex::default(), request);
