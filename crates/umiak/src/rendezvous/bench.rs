@@ -266,6 +266,7 @@ fn is_message(news: &News) -> bool {
         | News::Spare { .. }
         | News::Stop(_)
         | News::Decision(_)
+        | News::Moved(_)
         | News::Servers(_)
         | News::Suspects(_) => true,
         News::Unreached(_)

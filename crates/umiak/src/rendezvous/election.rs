@@ -11,20 +11,21 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 use tracing::{debug, info};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Outcome;
 use umiak_core::machine::round::election::{self, Effect, Event, Leader, Reign};
-use umiak_core::model::{EtcdPlace, Scaling, Timestamp, shown};
-use umiak_core::wire::etcd::{self as wire, KeyValue, LeaseId, Revision};
+use umiak_core::model::{EtcdOptions, EtcdPlace, Scaling, Timestamp, shown};
+use umiak_core::wire::etcd::{self as wire, KeyValue, LeaseId, Revision, request};
 use umiak_sys::wait::Waker;
 
 use super::bind;
@@ -74,6 +75,11 @@ pub(crate) enum ElectionReport {
     Vacated,
     /// This node must no longer be the coordinator.
     Fence,
+    /// A connection to etcd for the guardian, and the request that ends the lease of this coordinator when it is killed.
+    Lifeline {
+        socket: OwnedFd,
+        frame: Vec<u8>,
+    },
     /// The number of nodes was changed in etcd.
     Scaled {
         min: u32,
@@ -184,7 +190,7 @@ impl AsFd for Election {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Reporter {
     reports: Sender<ElectionReport>,
     waker: Arc<Waker>,
@@ -481,6 +487,7 @@ impl Candidate {
         let is_new = self.job.replace(reign.leader.job).is_none();
         let Some(listener) = self.listener.take() else { return };
         self.reporter.tell(ElectionReport::Lead { reign, listener });
+        self.prepare_for_death();
         let (etcd, root, np, end) =
             (self.etcd.clone(), self.options.place.root.clone(), self.key("np"), self.key("end"));
         let nodes = words(self.options.range);
@@ -494,6 +501,29 @@ impl Candidate {
             };
             if let Err(error) = write.await {
                 debug!(?error, "the state of the job is not in etcd");
+            }
+        });
+    }
+
+    /// Gives the guardian what it needs to free the key at once if this process is killed. Without that, and with TLS or
+    /// a user, the key is free when the lease has expired.
+    fn prepare_for_death(&self) {
+        let EtcdOptions { endpoints, tls, user } = &self.options.place.etcd;
+        let plain = endpoints.iter().find(|member| !member.is_secure.unwrap_or(tls.is_some()));
+        let (Some(member), None, Some(lease)) = (plain, user, self.lease) else { return };
+        let (host, port) = (member.at.address.to_string(), member.at.port.get());
+        let request = request::revoke(lease);
+        let frame = format!(
+            "POST {} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
+            request.path,
+            request.body.len(),
+            request.body
+        );
+        let reporter = self.reporter.clone();
+        tokio::spawn(async move {
+            let stream = TcpStream::connect((host, port)).await;
+            if let Ok(stream) = stream.and_then(TcpStream::into_std) {
+                reporter.tell(ElectionReport::Lifeline { socket: stream.into(), frame: frame.into_bytes() });
             }
         });
     }

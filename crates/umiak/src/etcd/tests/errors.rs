@@ -106,7 +106,7 @@ fn the_storage_is_full() {
         return;
     }
     let arguments = ["--quota-backend-bytes", "262144"].map(str::to_owned).to_vec();
-    let cluster = Cluster::with(1, &Setup { arguments, certificates: None });
+    let cluster = Cluster::with(1, &Setup { arguments, ..Setup::default() });
     let etcd = Etcd::new(options(&cluster.address(0))).unwrap();
     let error = wait(async {
         for number in 0..100 {

@@ -23,7 +23,8 @@ fn certificates_on_both_sides() {
     let pem = Certificates::new();
     let arguments =
         ["--client-cert-auth".to_owned(), "--trusted-ca-file".to_owned(), pem.path("ca.pem").display().to_string()];
-    let cluster = Cluster::with(1, &Setup { certificates: Some(&pem), arguments: arguments.to_vec() });
+    let cluster =
+        Cluster::with(1, &Setup { certificates: Some(&pem), arguments: arguments.to_vec(), ..Setup::default() });
     let (address, port) = (cluster.address(0), cluster.port(0));
     let tls = |ca: Option<&str>, identity: Option<&str>| {
         let identity = identity.map(|name| (pem.path(&format!("{name}.pem")), pem.path(&format!("{name}.key"))));
@@ -118,7 +119,7 @@ fn sessions_are_renewed() {
     let has_ttl =
         umiak_testkit::components::Component::Etcd.version().is_some_and(|version| !version.starts_with("3.4"));
     let mut cluster =
-        Cluster::with(1, &Setup { arguments: if has_ttl { arguments } else { Vec::new() }, certificates: None });
+        Cluster::with(1, &Setup { arguments: if has_ttl { arguments } else { Vec::new() }, ..Setup::default() });
     cluster.authenticate();
     let servers = cluster.address(0);
     let ann = || {

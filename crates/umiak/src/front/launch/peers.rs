@@ -267,7 +267,9 @@ impl Peers {
                     continue;
                 }
                 NetReport::Lifeline { socket, frame } => {
-                    around.engine.hold(socket.as_fd(), frame);
+                    if self.has_lifeline() {
+                        around.engine.hold(socket.as_fd(), frame);
+                    }
                     continue;
                 }
                 NetReport::Started { .. } | NetReport::Gather(_) | NetReport::Ended => continue,

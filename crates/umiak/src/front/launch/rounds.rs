@@ -21,7 +21,7 @@ use crate::screen::{Activity, StatusLine};
 
 impl LaunchDoor {
     pub(super) fn hear_peers(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine) {
-        self.hear_election(core);
+        self.hear_election(core, engine);
         let reports = self.peers.as_mut().map(Peers::reports).unwrap_or_default();
         for report in reports {
             match report {
@@ -30,7 +30,11 @@ impl LaunchDoor {
                     core.notice(&peer_words::has_refused(address, &host, &refusal));
                 }
                 NetReport::RefusedMore { count } => core.notice(&peer_words::refused_more(count)),
-                NetReport::Lifeline { socket, frame } => engine.hold(socket.as_fd(), frame),
+                NetReport::Lifeline { socket, frame } => {
+                    if self.peers.as_ref().is_some_and(Peers::has_lifeline) {
+                        engine.hold(socket.as_fd(), frame);
+                    }
+                }
                 NetReport::Started { node, pids } => {
                     if let Some(store) = core.job.stores.first_mut() {
                         store.know(node, pids);

@@ -19,6 +19,7 @@ use super::peers::{Peers, Shown};
 use super::{Around, NotRun, meeting, words};
 use crate::clock::Clock;
 use crate::driver::Core;
+use crate::engine::Engine;
 use crate::rendezvous::election::{Election, ElectionOptions, ElectionReport};
 use crate::rendezvous::{Net, NetOrder, Target};
 
@@ -159,6 +160,11 @@ impl Peers {
         self.is_host = false;
     }
 
+    /// True if other nodes learn from the coordinator that this one was killed. One that leads is its own coordinator.
+    pub(super) fn has_lifeline(&self) -> bool {
+        !(self.is_host && self.may_move())
+    }
+
     /// Looks for a coordinator.
     pub(super) fn look(&mut self) {
         if self.net.is_some() {
@@ -229,6 +235,7 @@ impl Peers {
                     self.look();
                     shown.say("looking for a coordinator".to_owned());
                 }
+                ElectionReport::Lifeline { socket, frame } => around.engine.hold(socket.as_fd(), frame),
                 ElectionReport::Scaled { min, max } => self.order(NetOrder::Scaled { min, max }),
                 ElectionReport::Over(end) => {
                     around.say("the job has ended on other nodes");
@@ -245,7 +252,7 @@ impl Peers {
 
 impl LaunchDoor {
     /// Handles reports about the election while the job runs.
-    pub(super) fn hear_election(&mut self, core: &mut Core<'_>) {
+    pub(super) fn hear_election(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine) {
         let reports = self.peers.as_ref().map(Peers::election_reports).unwrap_or_default();
         for report in reports {
             let Some(peers) = &mut self.peers else { return };
@@ -263,6 +270,10 @@ impl LaunchDoor {
                 ElectionReport::Vacated => Ok(()),
                 ElectionReport::Fence => {
                     peers.order(NetOrder::Fence);
+                    Ok(())
+                }
+                ElectionReport::Lifeline { socket, frame } => {
+                    engine.hold(socket.as_fd(), frame);
                     Ok(())
                 }
                 ElectionReport::Scaled { min, max } => {

@@ -22,13 +22,15 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("elastic::etcd::members_of_etcd_are_lost", &[Netns, Python, Etcd], members)
         .test("elastic::etcd::the_number_of_nodes_is_changed", &[Netns, Python, Etcd], scaled)
         .test("elastic::etcd::levels", &[Netns, Python, Etcd], levels)
+        .test("elastic::etcd::a_command_before_each_round", &[Netns, Python, Etcd], pre_hook)
         .test("elastic::etcd::torchrun", &[Netns, Python, Etcd], torchrun)
         .test("elastic::etcd::refused", &[Netns, Python, Etcd], refused)
         .test("elastic::etcd::random_changes", &[Netns, Python, Etcd], chaos);
 }
 
 /// Times that suit a test: the lease is 3 s.
-const TIMES: &str = "--node-timeout 3s --grace 1s --elastic_timeout 1 --max_restart 1000";
+const TIMES: &str =
+    "--node-timeout 3s --grace 1s --elastic_timeout 1 --max_restart 1000 --restart-backoff 10ms --restart-window 1s";
 
 /// A job on the first hosts of a network, and a cluster of etcd on the others.
 struct Job<'a> {
@@ -309,6 +311,28 @@ fn levels() {
             }
         });
     }
+}
+
+/// Its output is kept and its failure is told, before the first round and before later ones. A signal ends it.
+fn pre_hook() {
+    with(1, 1, |job| {
+        let sandbox = &job.elastic.cluster.sandboxes[0];
+        sandbox.write("hook.sh", "echo before $UMIAK_ATTEMPT\n[ $UMIAK_ATTEMPT = 1 ] || exit 3\n");
+        sandbox.write("train.sh", "[ -e failed ] || { touch failed; exit 1; }\n");
+        sandbox.write("slow.sh", "touch slow; sleep 1000\n");
+        let start = |hook: &str| {
+            let flags = format!("{} --elastic_pre_hook=HOOK --nproc_per_node 1 sh train.sh", job.flags("1"));
+            let words = flags.split(' ').map(|word| word.replace("HOOK", hook));
+            sandbox.umiak(words.collect::<Vec<_>>()).on(job.host(0)).start()
+        };
+        let outcome = start("sh hook.sh").finish();
+        outcome.expect_code(0).expect_err("notice[R0044]: the command before the round failed");
+        assert_eq!(sandbox.read("log/elastic_pre_hook.log"), "before 1\nbefore 2\n");
+        let run = start("sh slow.sh");
+        run.wait_for_file("slow");
+        run.signal(SIGTERM);
+        run.finish().expect_code(143);
+    });
 }
 
 fn torchrun() {
