@@ -104,6 +104,7 @@ impl Fact {
             | Self::Retrying { .. }
             | Self::Restarting { .. }
             | Self::Resizing { .. }
+            | Self::Spares { .. }
             | Self::Pipeline(_)
             | Self::Looping { .. }
             | Self::Skipped { .. }
@@ -287,6 +288,8 @@ pub enum Fact {
         #[serde(flatten)]
         change: Resize,
     },
+    /// Nodes that have joined an elastic job and do not take part in this attempt.
+    Spares { nodes: Vec<String> },
     /// The pipeline as it will be run. Its nodes have records of their own.
     Pipeline(Box<PlannedPipeline>),
     /// The values of a node that is about to start.
@@ -890,6 +893,7 @@ mod tests {
             Resize::Scaled { min: 2, max: 4 },
         ];
         samples.extend(changes.map(|change| Fact::Resizing { attempt: 2, change }));
+        samples.push(Fact::Spares { nodes: vec![node()] });
         samples.extend([
             Fact::Planned(planned),
             Fact::Starting { subject: subject.clone() },

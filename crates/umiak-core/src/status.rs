@@ -44,6 +44,9 @@ pub struct Status {
     /// Ranks that wait at torch's store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_waits: Option<StoreWaits>,
+    /// Nodes that wait for their turn in an elastic job.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spares: Vec<String>,
     /// The number of the attempt of the whole group, from 1.
     pub attempt: u32,
     pub roles: Vec<RoleStatus>,
@@ -354,6 +357,7 @@ impl Status {
                 }
             }
             Fact::Resizing { attempt, .. } => self.start_again(*attempt),
+            Fact::Spares { nodes } => self.spares.clone_from(nodes),
             Fact::Restarting { attempt, blame, delay_micros, cause, .. } => {
                 let mut causes = self.verdict.iter().flat_map(|verdict| &verdict.causes);
                 let cause = causes

@@ -343,6 +343,7 @@ impl<'a> Judge<'a> {
             | Fact::Hung { .. }
             | Fact::StoreWaits(_)
             | Fact::Resizing { .. }
+            | Fact::Spares { .. }
             | Fact::CollectiveTimeout { .. }
             | Fact::Paused
             | Fact::Continued => {

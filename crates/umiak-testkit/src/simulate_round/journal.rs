@@ -92,7 +92,11 @@ impl World {
                     ToAgent::Waiting(_) | ToAgent::Servers(_) | ToAgent::Suspects { .. } | ToAgent::Beat => {}
                 }
             }
-            Effect::Probe { .. } | Effect::Refused { .. } | Effect::RefusedMore { .. } | Effect::Finish => {}
+            Effect::Probe { .. }
+            | Effect::Refused { .. }
+            | Effect::RefusedMore { .. }
+            | Effect::Spares { .. }
+            | Effect::Finish => {}
         }
     }
 

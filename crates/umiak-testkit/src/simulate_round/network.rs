@@ -217,6 +217,7 @@ impl World {
                 }
             }
             Effect::RefusedMore { .. } | Effect::Refused { .. } => self.refusals += 1,
+            Effect::Spares { .. } => {}
             Effect::Finish => {
                 self.end_coordinator();
                 self.leave_if_over(0);

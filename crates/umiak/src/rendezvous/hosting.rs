@@ -185,6 +185,7 @@ impl Round {
                 info!(%address, host, ?refusal, "node refused");
                 self.reporter.tell(NetReport::Refused { address, host, refusal });
             }
+            coordinator::Effect::Spares { nodes } => self.reporter.tell(NetReport::Spares(nodes)),
             coordinator::Effect::RefusedMore { count } => self.reporter.tell(NetReport::RefusedMore { count }),
             coordinator::Effect::Finish => {
                 info!(links = host.links.len(), "round over");

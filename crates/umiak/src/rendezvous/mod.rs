@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use umiak_core::machine::round::limits::Limits;
-use umiak_core::machine::round::messages::{Join, Refusal, Standing};
+use umiak_core::machine::round::messages::{Join, NodeName, Refusal, Standing};
 use umiak_core::machine::round::{agent, coordinator};
 use umiak_core::model::JobId;
 use umiak_core::wire::auth::Key;
@@ -171,6 +171,8 @@ pub(crate) enum NetReport {
     RefusedMore {
         count: u64,
     },
+    /// The coordinator in this process has these spare nodes.
+    Spares(Vec<NodeName>),
     /// A new connection to the coordinator: a duplicate for the guardian, and the frame that announces the death of
     /// this front.
     Lifeline {

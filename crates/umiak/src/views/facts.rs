@@ -166,6 +166,8 @@ fn words(fact: &Fact) -> String {
             let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
             format!("restarting everything in {}: attempt {}{of}", micros(*delay_micros), attempt)
         }
+        Fact::Spares { nodes } if nodes.is_empty() => "no spare nodes".to_owned(),
+        Fact::Spares { nodes } => format!("spare: {}", list(nodes)),
         Fact::Resizing { attempt, change } => format!("{}: attempt {attempt}", changed(change)),
         Fact::Finished { outcome, exit_code } => {
             let outcome = match outcome {

@@ -145,6 +145,7 @@ pub(crate) fn human(
     for (position, line) in nodes(status).into_iter().enumerate() {
         row(if position == 0 { "nodes" } else { "" }, line);
     }
+    row("spares", status.spares.join(", "));
     if let Some(pipeline) = plan.and_then(|plan| pipeline(loaded, plan)) {
         let _ = write!(text, "\n{}", pipeline.tree(style, None, Detail::of(all)));
     }

@@ -135,6 +135,8 @@ pub enum Effect {
     Refused { address: IpAddr, host: String, refusal: Refusal },
     /// The same for so many more nodes.
     RefusedMore { count: u64 },
+    /// For the record beside the coordinator: these nodes have joined and do not take part in the attempt.
+    Spares { nodes: Vec<NodeName> },
     /// No node is waited for any more.
     Finish,
 }
@@ -284,6 +286,7 @@ impl Coordinator {
         }
         self.watch(now, &mut effects);
         self.advance(now, &mut effects);
+        effects.extend(self.spares());
         effects
     }
 

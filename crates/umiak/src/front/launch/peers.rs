@@ -272,7 +272,7 @@ impl Peers {
                     }
                     continue;
                 }
-                NetReport::Started { .. } | NetReport::Gather(_) | NetReport::Ended => continue,
+                NetReport::Started { .. } | NetReport::Spares(_) | NetReport::Gather(_) | NetReport::Ended => continue,
                 NetReport::Broken(why) => {
                     let error = Diagnostic::error(Code::L0016, "the connection to the other nodes failed");
                     return Err(error.row("reason", why).into());

@@ -40,6 +40,9 @@ impl LaunchDoor {
                         store.know(node, pids);
                     }
                 }
+                NetReport::Spares(nodes) => {
+                    core.fact(Fact::Spares { nodes: nodes.iter().map(NodeName::to_string).collect() });
+                }
                 NetReport::Gather(news) => self.hear_gatherer(core, &news),
                 NetReport::Ended => self.peers_ended(),
                 NetReport::Broken(_) => self.lose_coordinator(core, Loss::Killed),

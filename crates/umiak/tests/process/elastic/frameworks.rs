@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use umiak_testkit::components::Component::{Netns, Paddle, Torch};
+use umiak_testkit::components::Component::{Etcd, Netns, Paddle, Torch};
 use umiak_testkit::components::trials;
+use umiak_testkit::etcd;
 use umiak_testkit::sandbox::{Outcome, Running, Sandbox};
 use umiak_testkit::suite::Suite;
 
@@ -17,12 +18,16 @@ pub(super) fn register(suite: &mut Suite) {
         .test("elastic::torch_trains_through_changes", &[Netns, Torch], || through_changes(TORCH, &[], trials(20) / 5))
         .test("elastic::paddle_trains_through_changes", &[Netns, Paddle], || {
             through_changes(PADDLE, &["--framework", "paddle"], trials(20) / 10);
+        })
+        .test("elastic::etcd::paddle_trains_through_changes", &[Netns, Paddle, Etcd], || {
+            through_changes(PADDLE_ETCD, &["--framework", "paddle"], trials(20) / 10);
         });
 }
 
 const TORCH: &str = "torchrun --nnodes 1:3 --rdzv-backend c10d --rdzv-endpoint 192.168.0.1:29400 --rdzv-conf last_call_timeout=1 --max-restarts 100 --grace 2s --nproc-per-node 1";
 const PADDLE: &str =
     "launch --nnodes 1:3 --master 192.168.0.1:6768 --elastic_timeout 1 --max_restart 100 --grace 2s --nproc_per_node 1";
+const PADDLE_ETCD: &str = "launch --elastic_server=ETCD --job_id=job1 --np=1:3 --elastic_timeout 1 --max_restart 100 --grace 2s --nproc_per_node 1";
 /// Steps for each change, and at the end.
 const STEPS: usize = 30;
 
@@ -31,7 +36,10 @@ fn through_changes(line: &str, framework: &[&str], changes: usize) {
     let steps = (STEPS * (changes + 1)).to_string();
     let script = example("elastic_train.py");
     let expected = undisturbed(&script, &steps);
-    let cluster = Cluster::new(3);
+    let cluster = Cluster::new(4);
+    let member = [cluster.network.host(3)];
+    let etcd = line.contains("ETCD").then(|| etcd::Cluster::on(&member));
+    let line = etcd.as_ref().map_or(line.to_owned(), |etcd| line.replace("ETCD", &etcd.address(0)));
     let snapshot = cluster.snapshot();
     let checkpoint = cluster.sandboxes[0].path().join("checkpoint");
     let start = |host: usize| {

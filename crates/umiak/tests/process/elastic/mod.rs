@@ -212,8 +212,10 @@ fn spare() {
     let (first, second) = (job.start(0, &flags), job.start(1, &flags));
     let (attempt, _) = job.await_nodes(&first, 0, 2);
     let third = job.start(2, &flags);
-    // A spare changes nothing.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    // A spare changes nothing, and is shown.
+    let show =
+        || job.cluster.sandboxes[0].umiak(["show"]).on(job.cluster.network.host(0)).start().finish_unchecked().out();
+    first.wait_until("the spare is shown", || show().contains("spares      192.168.0.3"));
     assert_eq!(job.last().map(|(attempt, _)| attempt), Some(attempt));
     second.signal(SIGKILL);
     let (_, ranks) = job.await_nodes(&first, attempt, 2);

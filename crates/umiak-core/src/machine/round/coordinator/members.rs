@@ -26,6 +26,8 @@ pub(super) struct Members {
     enough: Option<Timestamp>,
     /// Since when nodes wait to join the running one.
     joiners: Option<Timestamp>,
+    /// The spares that were told last, by their launch ids.
+    spares: Vec<u64>,
     /// Nodes that had another coordinator before, and until when they are awaited.
     awaited: Option<(Vec<u64>, Timestamp)>,
 }
@@ -213,6 +215,23 @@ impl Coordinator {
         let since = *self.members.joiners.get_or_insert(now);
         let is_time = waiting.len() >= room || now >= since + self.options.window;
         is_time.then(|| waiting.iter().take(room).map(|node| self.name(*node)).collect())
+    }
+
+    /// The nodes that wait for their turn, if others than before.
+    pub(super) fn spares(&mut self) -> Option<Effect> {
+        if !self.is_elastic() || !matches!(self.phase, Phase::Running { .. }) {
+            return None;
+        }
+        // While there is room, they join.
+        let has_room = self.range().is_some_and(|(_, max)| self.order.len() < max);
+        let is_spare = |node: &&super::Node| !has_room && !node.is_member && node.is_ready();
+        let spares = self.nodes.iter().filter(is_spare).map(|node| node.join.launch);
+        if spares.clone().eq(self.members.spares.iter().copied()) {
+            return None;
+        }
+        self.members.spares = spares.collect();
+        let nodes = (0..self.nodes.len()).filter(|node| is_spare(&&self.nodes[*node])).map(|node| self.name(node));
+        Some(Effect::Spares { nodes: nodes.collect() })
     }
 
     /// When the window for other nodes closes.
