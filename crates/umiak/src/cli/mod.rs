@@ -38,8 +38,9 @@ use umiak_core::formats::launch::{LaunchSpec, Parsed, parse};
 use umiak_core::formats::prefix::{Front, recognise};
 use umiak_core::plan::{DETACHED, ETCD_PASSWORD, TOKEN};
 
+use crate::log;
 use crate::screen::Style;
-use crate::{log, secrets};
+use crate::secrets;
 
 pub use commands::command;
 pub use pages::man_page;

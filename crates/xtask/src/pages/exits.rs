@@ -29,8 +29,8 @@ pub(super) fn page() -> String {
             "`umiak`",
             "`paddle`, current",
             "`paddle`, legacy",
-            "… with `--np N` in etcd",
-            "… with `--np MIN:MAX`",
+            "`paddle`, legacy, etcd, `--np N`",
+            "`paddle`, legacy, etcd, `--np MIN:MAX`",
             "`torch`",
         ],
         CASES_OF_STYLES.map(row),
@@ -67,8 +67,8 @@ const STYLES: &str = "
 ## `--exit-codes`
 
 Scripts may rely on the exit codes of the old launchers. In the first two rows rank 0 ended by the
-launcher's SIGTERM. Jobs over etcd have separate columns for the legacy generation, `--np 2` and `--np 2:4`. Their ranks
-restart in place first, as often as `--max_restart` allows; 101 asked Paddle's supervisor to start the launcher again.
+launcher's SIGTERM. Over etcd, Paddle's legacy launcher has other codes after a failure: 101 asks a supervisor to start it
+again. Under umiak the ranks restart in place first, as often as `--max_restart` allows.
 
 ";
 
