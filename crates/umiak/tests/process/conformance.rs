@@ -91,7 +91,7 @@ impl Case {
     /// Prefix of the lines that Paddle copies from a log to its console.
     fn copied(&self) -> Option<&'static str> {
         match (self.jobs, self.original.generation()?) {
-            (Jobs::All | Jobs::SeveralNodes, _) => Some("probe rank 0"),
+            (Jobs::All | Jobs::SeveralNodes | Jobs::Elastic, _) => Some("probe rank 0"),
             (Jobs::Servers, Generation::Current) => Some("probe rank pserver-0"),
             (Jobs::Servers, Generation::Legacy) => None,
         }
@@ -138,7 +138,8 @@ impl Table {
             _ => entry.patterns.chunks(1).map(|patterns| Difference { patterns, ..*entry }).collect(),
         };
         let has_cases = |entry: &&Difference| {
-            entry.jobs != Jobs::SeveralNodes || all.iter().any(|(case, _)| case.jobs == Jobs::SeveralNodes)
+            let is_apart = matches!(entry.jobs, Jobs::SeveralNodes | Jobs::Elastic);
+            !is_apart || all.iter().any(|(case, _)| case.jobs == entry.jobs)
         };
         let stale: Vec<String> = self
             .list

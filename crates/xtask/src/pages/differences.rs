@@ -31,7 +31,8 @@ const INTRODUCTION: &str = "# Differences from Paddle's launcher and torchrun
 
 Every way in which a rank or a user can tell umiak from the launcher that it replaces. The conformance test runs one
 probe under the real launcher and under umiak and compares variables, processes, files, console lines and exit codes. It
-fails on a difference that is not in this list, and on an entry that no longer differs. `*` stands for anything.
+fails on a difference that is not in this list, and on an entry that no longer differs. `*` stands for anything. The test
+does not run elastic jobs, so it does not check their entries.
 ";
 
 const PADDLE: &str = "
@@ -60,6 +61,7 @@ fn sections(
             Surface::Process => "Processes of the ranks",
             Surface::File => "Files",
             Surface::Console => "Console",
+            Surface::Etcd => "Keys in etcd",
             Surface::Exit => "Exit code",
         };
         (title, of(surface))
@@ -88,6 +90,7 @@ fn jobs(jobs: Jobs) -> &'static str {
         Jobs::All => "all",
         Jobs::Servers => "with servers",
         Jobs::SeveralNodes => "on several nodes",
+        Jobs::Elastic => "elastic",
     }
 }
 

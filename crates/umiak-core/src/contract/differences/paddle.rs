@@ -4,6 +4,17 @@ use super::{Difference, Jobs, Kind, Surface};
 use crate::contract::torch;
 use crate::model::Generation;
 
+/// An entry about elastic jobs.
+const fn elastic(
+    surface: Surface,
+    kind: Kind,
+    generation: Option<Generation>,
+    patterns: &'static [&'static str],
+    reason: &'static str,
+) -> Difference {
+    Difference { surface, patterns, generation, jobs: Jobs::Elastic, kind, reason }
+}
+
 /// The list for Paddle's launchers, both generations.
 pub const FROM_PADDLE: &[Difference] = &[
     Difference {
@@ -350,4 +361,102 @@ pub const FROM_PADDLE: &[Difference] = &[
         kind: Kind::Changed,
         reason: "Paddle exits with 0 if trainers have failed; `--exit-codes paddle` gives 1, as in all other jobs",
     },
+    elastic(
+        Surface::Variable,
+        Kind::Added,
+        None,
+        &["UMIAK_ATTEMPT", "UMIAK_RESTART_REASON", "UMIAK_PREVIOUS_WORLD_SIZE"],
+        "they tell a script which attempt this is, why the last one ended, and how many ranks it had",
+    ),
+    elastic(
+        Surface::Variable,
+        Kind::Absent,
+        Some(Generation::Legacy),
+        &["PADDLE_TRAINERS", "DISTRIBUTED_TRAINER_ENDPOINTS"],
+        "Paddle's launcher passes them to itself for the next start, and ranks inherit them; `PADDLE_TRAINER_ENDPOINTS` has the endpoints",
+    ),
+    elastic(
+        Surface::Process,
+        Kind::Changed,
+        Some(Generation::Legacy),
+        &["restart"],
+        "after a failed rank all ranks start again in place, `--max_restart` times (3 with etcd); Paddle's launcher ends, and a supervisor has to start it again",
+    ),
+    elastic(
+        Surface::Process,
+        Kind::Changed,
+        Some(Generation::Current),
+        &["restart"],
+        "`--max_restart N` means N restarts, and `--elastic_level` is 1 unless it is given; Paddle starts the script once more than that, and its level is -1, at which nothing starts again",
+    ),
+    elastic(
+        Surface::Process,
+        Kind::Changed,
+        Some(Generation::Legacy),
+        &["--np"],
+        "accepted on the command line, and a single N is minimum and maximum; Paddle 2.3 and later fail on the flag, and read N of the variable as a minimum of N and a maximum of 1",
+    ),
+    elastic(
+        Surface::Process,
+        Kind::Changed,
+        None,
+        &["members"],
+        "only the coordinator starts a world, and a node that it does not hear stops its ranks first; Paddle's nodes decide each for itself, from the keys that they see",
+    ),
+    elastic(
+        Surface::File,
+        Kind::Added,
+        None,
+        &["elastic_pre_hook.log"],
+        "the output of `--elastic_pre_hook`, which Paddle prints in one line or drops",
+    ),
+    elastic(
+        Surface::Console,
+        Kind::Changed,
+        Some(Generation::Legacy),
+        &["pre_hook exec *"],
+        "a hook that exits with another code than 0 is reported; Paddle ignores the code, and calls any text on stderr a failure",
+    ),
+    elastic(
+        Surface::Etcd,
+        Kind::Added,
+        None,
+        &["/paddle/JOB/coordinator", "/paddle/JOB/np", "/paddle/JOB/end"],
+        "the elected coordinator, the number of nodes or the range, which `paddle.distributed.elastic … scale` changes in every version, and how the job ended",
+    ),
+    elastic(
+        Surface::Etcd,
+        Kind::Changed,
+        Some(Generation::Legacy),
+        &["/paddle/JOB/nodes/*"],
+        "named by the launch, with a lease that follows from `--node-timeout` unless `PADDLE_ELASTIC_TTL` is set; in Paddle it is always that variable, or 60 s",
+    ),
+    elastic(
+        Surface::Etcd,
+        Kind::Absent,
+        Some(Generation::Legacy),
+        &["/paddle/JOB/endpoints"],
+        "nodes get the endpoints from the coordinator",
+    ),
+    elastic(
+        Surface::Etcd,
+        Kind::Changed,
+        Some(Generation::Current),
+        &["/paddle/JOB"],
+        "0 while the job runs and 1 once it is over, as in the legacy generation; Paddle writes words, and deletes all keys below it at every start, also those of running nodes",
+    ),
+    elastic(
+        Surface::Etcd,
+        Kind::Absent,
+        Some(Generation::Current),
+        &["/paddle/JOB/heartbeat/*", "/JOB/info/*"],
+        "nodes are below `/paddle/JOB/nodes/`, as in the legacy generation, and exchange their endpoints over the coordinator",
+    ),
+    elastic(
+        Surface::Exit,
+        Kind::Changed,
+        None,
+        &["exit code"],
+        "123 if nodes or etcd are missing, where Paddle's current launcher exits with 0; `--exit-codes paddle` gives the legacy launcher's 101 or 3 after a failed rank",
+    ),
 ];

@@ -136,7 +136,7 @@ fn command<'a>(case: &Case, launcher: Launcher, sandbox: &'a Sandbox, node: usiz
         Original::Paddle { generation, is_handed_over } => {
             let module: &[&str] = match (generation, case.jobs) {
                 (Generation::Current, _) => &["paddle.distributed.launch"],
-                (Generation::Legacy, Jobs::All | Jobs::SeveralNodes) => {
+                (Generation::Legacy, Jobs::All | Jobs::SeveralNodes | Jobs::Elastic) => {
                     &["paddle.distributed.fleet.launch", "--backend", "gloo"]
                 }
                 // The current launcher hands over to the legacy one.
