@@ -25,6 +25,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("guide::the_examples_of_pipelines_are_true", &[Python], || examples(&PIPELINES))
         .test("guide::the_examples_of_paddleflow_are_true", &[], || examples(&PADDLEFLOW))
         .test("guide::the_examples_of_torchrun_are_true", &[Python], || examples(&TORCHRUN))
+        .test("guide::the_lines_of_elastic_jobs_are_true", &[Python], || examples(&ELASTIC))
         .test("guide::the_quickstart_is_true_and_short", &[Python], quickstart)
         .test("guide::the_first_document_of_the_readme_runs_when_copied", &[Python], readme)
         .test("guide::the_examples_of_servers_are_true", &[Python], || examples(&SERVERS));
@@ -111,6 +112,9 @@ const TORCHRUN: Guide = Guide {
     mistakes: &[],
     goes_on: false,
 };
+
+/// Its lines need several nodes, and some need etcd: all run with `--dry-run`.
+const ELASTIC: Guide = Guide { file: "docs/guide/elastic.md", settings: &[], mistakes: &[], goes_on: false };
 
 const QUICKSTART: Guide = Guide {
     file: "docs/guide/quickstart.md",
