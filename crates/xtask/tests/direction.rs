@@ -107,7 +107,7 @@ const CRATES: &[Crate] = &[
             ("host", &["secrets", "variables"]),
             ("screen", &["log", "secrets"]),
             ("history", &[]),
-            ("rendezvous", &["clock", "network", "store"]),
+            ("rendezvous", &["clock", "etcd", "network", "store"]),
             ("engine", &[]),
             ("views", &["clock", "history", "screen", "secrets"]),
             ("driver", &["clock", "engine", "history", "host", "network", "screen", "secrets", "store", "views"]),
