@@ -195,20 +195,16 @@ impl<'a> Cluster<'a> {
         let token = token.map(|token| format!("Authorization: {token}\r\n")).unwrap_or_default();
         let head = format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n{token}\r\n", body.len());
         let message = format!("{head}{body}");
-        let text = match self.hosts.get(index) {
-            Some(host) => {
-                let answer = host.request(host.at(self.port(index)), message.as_bytes(), PATIENCE).expect("an answer");
-                String::from_utf8(answer).expect("text")
-            }
-            None => {
-                let mut stream =
-                    TcpStream::connect((Ipv4Addr::LOCALHOST, self.port(index))).expect("the member listens");
-                stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-                stream.write_all(message.as_bytes()).expect("the member reads");
-                let mut text = String::new();
-                stream.read_to_string(&mut text).expect("an answer");
-                text
-            }
+        let text = if let Some(host) = self.hosts.get(index) {
+            let answer = host.request(host.at(self.port(index)), message.as_bytes(), PATIENCE).expect("an answer");
+            String::from_utf8(answer).expect("text")
+        } else {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port(index))).expect("the member listens");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            stream.write_all(message.as_bytes()).expect("the member reads");
+            let mut text = String::new();
+            stream.read_to_string(&mut text).expect("an answer");
+            text
         };
         let (head, body) = text.split_once("\r\n\r\n").expect("an answer of HTTP");
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");

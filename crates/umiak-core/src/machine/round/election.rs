@@ -194,21 +194,17 @@ impl Election {
                 }
             }
             State::Looking { lost, again } => match self.seen {
-                None => {}
-                Some((None, _)) => {
-                    if !self.claiming && now >= self.claim_at {
-                        (self.claiming, self.claim_at) = (true, now + CLAIM);
-                        effects.push(Effect::Claim);
-                    }
+                Some((None, _)) if !self.claiming && now >= self.claim_at => {
+                    (self.claiming, self.claim_at) = (true, now + CLAIM);
+                    effects.push(Effect::Claim);
                 }
-                // It is vacant soon.
+                // Its own key is vacant soon.
                 Some((Some(reign), _)) if reign.revision == self.own || reign.leader.launch == self.launch => {}
-                Some((Some(reign), _)) => {
-                    if lost != Some(reign.revision) || now >= again {
-                        self.state = State::Following { revision: reign.revision };
-                        effects.push(Effect::Follow(reign));
-                    }
+                Some((Some(reign), _)) if lost != Some(reign.revision) || now >= again => {
+                    self.state = State::Following { revision: reign.revision };
+                    effects.push(Effect::Follow(reign));
                 }
+                None | Some(_) => {}
             },
         }
     }

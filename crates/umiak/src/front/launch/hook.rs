@@ -52,15 +52,15 @@ impl Hook {
         Ok(Self { log, ended, done, stop, thread: Some(thread) })
     }
 
-    /// What is wrong, once it has ended; `None` while it runs.
-    pub(super) fn ended(&self) -> Option<Option<Diagnostic>> {
+    /// How it ended; `None` while it runs.
+    pub(super) fn ended(&self) -> Option<Result<(), Diagnostic>> {
         let end = self.ended.try_recv().ok()?;
         let how = match end {
-            Ok(status) if status.success() => return Some(None),
+            Ok(status) if status.success() => return Some(Ok(())),
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
         };
-        Some(Some(failed(&how).row("output", self.log.display().to_string())))
+        Some(Err(failed(&how).row("output", self.log.display().to_string())))
     }
 }
 
@@ -102,8 +102,8 @@ pub(super) fn before_first(around: &mut Around<'_>, log_dir: &Path) -> Result<()
     around.hear_signals()?;
     loop {
         let arrived = around.sources.wait(&[hook.as_fd()], None)?;
-        if let Some(notice) = hook.ended() {
-            if let Some(notice) = notice {
+        if let Some(ended) = hook.ended() {
+            if let Err(notice) = ended {
                 around.notice_and_record(notice);
             }
             break;

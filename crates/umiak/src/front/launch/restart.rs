@@ -43,7 +43,7 @@ impl LaunchDoor {
             return;
         };
         self.hook = None;
-        if let Some(notice) = ended {
+        if let Err(notice) = ended {
             core.notice(&notice);
         }
         // A signal may have ended the job meanwhile.
