@@ -17,6 +17,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("etcd::no_leader_is_named", &[Etcd], no_leader)
         .test("etcd::users_and_permissions", &[Etcd], users)
         .test("etcd::certificates", &[Etcd], certificates)
+        .test("etcd::exit_codes_of_paddle", &[Etcd], exit_codes)
+        .test("etcd::the_password_reaches_a_detached_launch_and_no_rank", &[Etcd], password)
         .test("etcd::help_and_usage", &[], usage)
         .test("etcd::nothing_listens", &[], nothing_listens);
 }
@@ -172,6 +174,50 @@ fn certificates() {
     outcome
         .expect_code(2)
         .expect_err("error[R0038]: the file of `UMIAK_ETCD_CA_FILE` cannot be used\n  file    /missing.pem\n");
+}
+
+/// A failed rank, and a signal.
+fn exit_codes() {
+    let (sandbox, cluster) = (Sandbox::new(), Cluster::start(1));
+    let server = cluster.address(0);
+    let legacy = format!("--elastic_server {server} --job_id job1");
+    let current = format!("--master etcd://{server} --job_id job1");
+    for (flags, codes, expected) in [
+        (format!("{legacy} --np 1"), "paddle", 101),
+        (format!("{legacy} --np 1:2"), "paddle", 3),
+        (format!("{legacy} --np 1:2"), "umiak", 7),
+        (format!("{current} --nnodes 1:2 --elastic_timeout 1"), "paddle", 7),
+    ] {
+        let flags = format!("{flags} --nproc_per_node 1 --max_restart 0 --exit-codes {codes}");
+        let run = sandbox.launch_toy(&flags, &["*:exit 7"]).env("PADDLE_ELASTIC_TIMEOUT", "1");
+        assert_eq!(run.finish().code(), expected, "{flags}");
+    }
+    for (flags, expected) in [(format!("{legacy} --np 1"), 143), (current, 15)] {
+        let run =
+            sandbox.launch_toy(&format!("{flags} --nproc_per_node 1 --exit-codes paddle"), &["*:touch up;sleep 60"]);
+        let run = run.start();
+        run.wait_for_file("up");
+        run.signal(15);
+        run.finish().expect_code(expected);
+        std::fs::remove_file(sandbox.path().join("up")).expect("it was there");
+    }
+}
+
+fn password() {
+    let (sandbox, cluster) = (Sandbox::new(), Cluster::start(1));
+    cluster.authenticate();
+    let flags = format!("-d --elastic_server {} --job_id job1 --np 1 --nproc_per_node 1", cluster.address(0));
+    let run = sandbox.launch_toy(&flags, &["*:env UMIAK_ETCD_PASSWORD;touch up;await go"]);
+    let run = run.env("UMIAK_ETCD_USER", "ann").env("UMIAK_ETCD_PASSWORD", "hunter2-ann").start();
+    run.wait_for_file("up");
+    run.finish_unchecked().expect_code(0);
+    for (pid, name) in sandbox.processes() {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&environment).contains("hunter2"), "{name}");
+    }
+    sandbox.write("go", "");
+    sandbox.umiak(["wait", "job1"]).finish().expect_code(0);
+    assert!(!sandbox.read("log/workerlog.0").contains("hunter2"));
 }
 
 fn usage() {
