@@ -202,7 +202,7 @@ register! {
     R0004, 123, "a node was lost",
         "A node did not respond for longer than `--node-timeout`, did not reconnect within `--reconnect-window`, or its umiak was killed. All other nodes have stopped their ranks.";
     R0005, 123, "the coordinator was lost",
-        "The first node can no longer be reached. Ranks kept running until `--reconnect-window` expired, or until it was clear that no process listens there. This node has stopped its ranks.";
+        "The first node can no longer be reached. Ranks kept running until `--reconnect-window` expired (in an elastic job for two thirds of `--node-timeout`), or until it was clear that no process listens there. This node has stopped its ranks.";
     R0006, 123, "a node could not start",
         "One of the nodes could not prepare its ranks: too few free ports, or no space for files. Its own console shows the details.";
     R0007, 0, "nodes are not protected by a token",
