@@ -61,9 +61,8 @@ impl Coordinator {
         }
         if now >= self.next_beat {
             self.next_beat = now + self.options.limits.beat();
-            // A node of an elastic job that is not heard must not take us for well: it stops its ranks before it is given up.
-            let is_heard = |node: &&Node| !self.is_elastic() || now < node.heard + self.options.limits.suspect();
-            let links: Vec<Link> = self.nodes.iter().filter(is_heard).filter_map(|node| node.link).collect();
+            let nodes = self.nodes.iter().filter(|node| self.is_heard(node, now));
+            let links: Vec<Link> = nodes.filter_map(|node| node.link).collect();
             if !links.is_empty() {
                 effects.push(Effect::Send { links, message: ToAgent::Beat });
             }
@@ -126,9 +125,19 @@ impl Coordinator {
         let places: Vec<u32> = suspects.iter().map(|node| self.place(*node)).collect();
         if places != self.suspects && !self.is_forming() && !matches!(self.phase, Phase::Ended { .. }) {
             self.suspects = places;
-            let nodes = suspects.into_iter().map(|node| self.name(node)).collect();
-            self.send_members(ToAgent::Suspects { nodes }, effects);
+            let names = suspects.into_iter().map(|node| self.name(node)).collect();
+            let members = self.nodes.iter().filter(|node| node.is_member && self.is_heard(node, now));
+            let links: Vec<Link> = members.filter_map(|node| node.link).collect();
+            if !links.is_empty() {
+                effects.push(Effect::Send { links, message: ToAgent::Suspects { nodes: names } });
+            }
         }
+    }
+
+    /// False for a node of an elastic job that is suspect. It must not take us for well, and hears nothing that keeps its
+    /// ranks running: it stops them before it is given up.
+    pub(super) fn is_heard(&self, node: &Node, now: Timestamp) -> bool {
+        !self.is_elastic() || now < node.heard + self.options.limits.suspect()
     }
 
     /// How long ends are collected after the settle window. A node that reported a failed rank has the reason, and a

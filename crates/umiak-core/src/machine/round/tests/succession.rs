@@ -196,3 +196,19 @@ fn a_node_stops_before_it_is_given_up() {
     assert_eq!(pass(&mut agent, 21_500, 40_500), [News::Quiet]);
     assert_eq!(pass(&mut agent, 41_000, 41_000), [lost]);
 }
+
+/// Messages to this link.
+fn to_link(effects: &[Effect], link: u64) -> Vec<ToAgent> {
+    sent(effects).into_iter().filter(|(links, _)| links.contains(&link)).map(|(_, message)| message).collect()
+}
+
+#[test]
+fn a_suspect_hears_nothing_that_keeps_its_ranks_running() {
+    let (mut round, _) = running(options(&range(), 0));
+    round.pass(4_500, &[1, 3, 4]);
+    // It is the suspect, and then another node is one too.
+    let mut effects = round.pass(2_000, &[1, 3, 4]);
+    effects.extend(round.pass(6_000, &[1, 3]));
+    assert!(to_link(&effects, 3).iter().any(|message| matches!(message, ToAgent::Suspects { .. })));
+    assert_eq!(to_link(&effects, 2), [], "its coordinator does not hear it");
+}
