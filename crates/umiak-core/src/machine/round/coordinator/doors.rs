@@ -153,8 +153,17 @@ impl Coordinator {
             }
             return true;
         }
-        // Its ranks belong to an attempt whose end it can no longer be told.
         let attempt = join.standing.attempt;
+        let has_left = matches!(join.standing.stage, Stage::Ready(_)) && attempt > self.attempt;
+        let is_running = matches!(self.phase, Phase::Running { .. } | Phase::Stopping { .. });
+        if has_left && is_running && self.nodes[node].is_member {
+            // It took this coordinator for lost, and has stopped its ranks.
+            let since = self.nodes[node].down.unwrap_or(self.nodes[node].heard);
+            self.leave(node, Loss::Disconnected { after: now.since(since) }, now, effects);
+            effects.push(Effect::Close { link });
+            return true;
+        }
+        // Its ranks belong to an attempt whose end it can no longer be told.
         let is_known = attempt == self.attempt || self.last.as_ref().is_some_and(|last| last.attempt == attempt);
         let is_behind = attempt != self.attempt && self.nodes[node].is_member;
         if !has_ranks || is_lost || is_known && !is_behind {

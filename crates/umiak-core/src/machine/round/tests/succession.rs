@@ -212,3 +212,14 @@ fn a_suspect_hears_nothing_that_keeps_its_ranks_running() {
     assert!(to_link(&effects, 3).iter().any(|message| matches!(message, ToAgent::Suspects { .. })));
     assert_eq!(to_link(&effects, 2), [], "its coordinator does not hear it");
 }
+
+#[test]
+fn a_member_that_has_left_its_attempt_is_not_told_to_start_it() {
+    let (mut round, _) = running(over_etcd(None));
+    // It took the coordinator for lost, and found the same one.
+    let back = Join { standing: ready(2, 2), ..join(3, &range()) };
+    let effects = round.step(Event::Joined { link: 9, join: Box::new(back), source: None });
+    assert!(starts(&effects).is_empty());
+    assert!(effects.contains(&Effect::Close { link: 9 }));
+    assert!(matches!(stops(&effects)[0].why, Why::NodeLost { .. }));
+}
