@@ -6,7 +6,7 @@
 //! | [`components`] | which real components are available: Paddle, torch, a GPU, the corpus, namespaces, hosts |
 //! | [`programs`] | this test binary, and programs on `PATH` |
 //! | [`sandbox`] | a directory for each test, runs of the binary, a check for leftovers |
-//! | [`simulate`], [`simulate_roles`], [`simulate_round`], [`simulate_pipeline`] | seeded simulators: one launched group, jobs with roles whose supervisors are lost, rounds of several nodes, pipelines |
+//! | [`simulate`], [`simulate_roles`], [`simulate_round`], [`simulate_succession`], [`simulate_pipeline`] | seeded simulators: one launched group, jobs with roles whose supervisors are lost, rounds of several nodes, jobs whose coordinator is elected, pipelines |
 //! | [`seeds`] | campaigns over many seeds of a simulator, and replaying one |
 //! | [`toy`] | the toy trainer: the test binary itself, controlled by its arguments |
 //! | [`kill`] | trials that kill umiak itself, and the search for leftovers |
@@ -36,6 +36,7 @@ pub mod simulate;
 pub mod simulate_pipeline;
 pub mod simulate_roles;
 pub mod simulate_round;
+pub mod simulate_succession;
 pub mod suite;
 pub mod terminal;
 pub mod toy;
