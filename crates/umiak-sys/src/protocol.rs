@@ -43,6 +43,14 @@ impl ProcessKey {
     }
 }
 
+/// A message that the guardian sends if the front dies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastWords {
+    pub bytes: Vec<u8>,
+    /// Sent when all ranks are gone, and not at once.
+    pub after_ranks: bool,
+}
+
 /// Front to guardian.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
@@ -65,7 +73,7 @@ pub enum Command {
     /// Time between SIGTERM and SIGKILL if the front dies.
     Grace { millis: u64 },
     /// Message to send on the socket that comes with this command if the front dies. Replaces an earlier one.
-    Hold { last_words: Vec<u8> },
+    Hold(LastWords),
     /// For a guardian that was executed: the cgroup to enter, and the one for memory limits, whose lock comes with this
     /// command.
     Place { cgroup: Option<PathBuf>, room: Option<MemoryPlace> },

@@ -50,11 +50,7 @@ impl Service {
 
     /// Stops everything and cleans up after the front is gone.
     pub(super) fn finish_alone(&mut self) -> io::Result<()> {
-        if let Some((socket, words)) = self.last_words.take() {
-            // Once, without blocking: a peer with a full buffer detects the loss by itself.
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            let _ = nix::sys::socket::send(socket.as_raw_fd(), &words, flags);
-        }
+        self.say_last_words(false);
         let live: Vec<ProcessKey> = self.ranks.values().filter(|rank| rank.is_alive()).map(|rank| rank.key).collect();
         self.signal(libc::SIGTERM, &live);
         let deadline = Instant::now() + self.grace;
@@ -70,9 +66,19 @@ impl Service {
             self.handle_exits(&ready)?;
         }
         self.sweep(deadline.saturating_duration_since(Instant::now()), PATIENCE, &|| false);
+        self.say_last_words(true);
         self.clean_up();
         self.remove_cgroup();
         Ok(())
+    }
+
+    /// Sends the last message, if it is for now.
+    fn say_last_words(&mut self, after_ranks: bool) {
+        if let Some((socket, words)) = self.last_words.take_if(|(_, words)| words.after_ranks == after_ranks) {
+            // Once, without blocking: a peer with a full buffer detects the loss by itself.
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            let _ = nix::sys::socket::send(socket.as_raw_fd(), &words.bytes, flags);
+        }
     }
 
     fn sweep(&self, grace: Duration, patience: Duration, hurry: &dyn Fn() -> bool) -> Sweep {

@@ -12,7 +12,7 @@ use super::service::run;
 use crate::cgroup::{self, Cgroup};
 use crate::descend;
 use crate::memory::MemoryCgroup;
-use crate::protocol::{self, Command, Inbox, Notice};
+use crate::protocol::{self, Command, Inbox, LastWords, Notice};
 
 /// Setup of the guardian.
 #[derive(Debug, Default)]
@@ -74,8 +74,8 @@ impl Guardian {
     }
 
     /// Gives the guardian a socket, and a message to send on it if the front dies.
-    pub fn hold(&mut self, socket: BorrowedFd<'_>, last_words: Vec<u8>) -> io::Result<()> {
-        protocol::send_with(&mut self.stream, &Command::Hold { last_words }, &[socket])
+    pub fn hold(&mut self, socket: BorrowedFd<'_>, last_words: LastWords) -> io::Result<()> {
+        protocol::send_with(&mut self.stream, &Command::Hold(last_words), &[socket])
     }
 
     /// Gives the guardian a lock to hold until it exits.

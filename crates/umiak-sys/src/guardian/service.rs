@@ -22,7 +22,7 @@ use crate::fork::Namespaces;
 use crate::hooks;
 use crate::limits;
 use crate::memory::{self, MemoryCgroup};
-use crate::protocol::{self, Command, Inbox, Notice, ProcessKey, ProcessLimits};
+use crate::protocol::{self, Command, Inbox, LastWords, Notice, ProcessKey, ProcessLimits};
 use crate::wait::Signals;
 
 const FRONT: u64 = u64::MAX;
@@ -72,7 +72,7 @@ pub(super) struct Service {
     pub(super) remove_at_end: Vec<PathBuf>,
     pub(super) grace: Duration,
     /// The socket to the coordinator of a job on several nodes, and the message to send on it.
-    pub(super) last_words: Option<(OwnedFd, Vec<u8>)>,
+    pub(super) last_words: Option<(OwnedFd, LastWords)>,
     pub(super) asked: Asked,
     /// Locks, released when the guardian exits.
     pub(super) kept: Vec<OwnedFd>,
@@ -254,7 +254,7 @@ impl Service {
             Command::Spawn(batch) => self.spawn(&batch),
             Command::Signal { signal, keys } => self.signal(signal, &keys),
             Command::Grace { millis } => self.grace = Duration::from_millis(millis),
-            Command::Hold { last_words } => {
+            Command::Hold(last_words) => {
                 self.last_words = self.inbox.descriptor().map(|socket| (socket, last_words));
             }
             Command::Place { cgroup, room } => {

@@ -15,6 +15,7 @@ use super::world::{Item, Sabotage, State, World};
 pub(super) enum Report {
     Lead(Reign),
     Follow(Reign),
+    Vacated,
     Fence,
     Scaled {
         min: u32,
@@ -92,9 +93,10 @@ impl World {
                 }
                 Effect::Follow(reign) => {
                     let candidate = &mut self.fronts[front].candidate;
-                    (candidate.looking, candidate.job) = (None, Some(reign.leader.job));
+                    candidate.job = Some(reign.leader.job);
                     self.report(front, Report::Follow(reign));
                 }
+                Effect::Vacated => self.report(front, Report::Vacated),
                 Effect::Fence => {
                     self.fronts[front].candidate.is_leading = false;
                     self.report(front, Report::Fence);

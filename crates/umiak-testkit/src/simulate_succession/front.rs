@@ -6,7 +6,7 @@ use umiak_core::machine::round::agent::{self, News};
 use umiak_core::machine::round::coordinator::{self, Options, Past, Succession};
 use umiak_core::machine::round::election::Reign;
 use umiak_core::machine::round::limits::ANSWER;
-use umiak_core::machine::round::messages::{Decision, Loss, NodeName, Refusal, Stage, Standing, Start};
+use umiak_core::machine::round::messages::{AttemptEnd, Decision, Loss, NodeName, Refusal, Stage, Standing, Start};
 use umiak_core::model::{ElasticLevel, Endpoint, FIRST_ATTEMPT, Port, Restart};
 
 use super::candidate::Report;
@@ -56,10 +56,14 @@ impl World {
         match report {
             Report::Lead(reign) => self.lead(front, reign),
             Report::Follow(reign) => self.follow(front, reign),
+            Report::Vacated if is_waiting => self.look_again(front),
+            Report::Vacated => self.lose_coordinator(front, Loss::Fenced),
             Report::Fence => {
                 self.order(front, coordinator::Event::Fenced);
                 if is_waiting {
                     self.look_again(front);
+                } else {
+                    self.lose_coordinator(front, Loss::Fenced);
                 }
             }
             Report::Scaled { min, max } => self.order(front, coordinator::Event::Scaled { min, max }),
@@ -101,7 +105,9 @@ impl World {
             _ => scenario.limits.fence() + scenario.grace,
         };
         let start = node.start.clone().filter(|_| self.sabotage != Some(Sabotage::ForgetPast));
-        let past = start.map(|start| Past { start, coordinator, patience });
+        let is_unknown = start.is_none() && self.journal.iter().any(|(_, entry)| matches!(entry, Entry::Leads { .. }));
+        let unknown = is_unknown.then_some(patience);
+        let past = start.map(|start| Past { start, coordinator, end: AttemptEnd::NodeLost, patience });
         let port = Port::new(reign.leader.at.port()).expect("not 0");
         let more = if self.sabotage == Some(Sabotage::MoreRestarts) { 2 } else { 0 };
         let options = Options {
@@ -114,7 +120,7 @@ impl World {
             restart: Restart { max: scenario.restart.max + more, ..scenario.restart },
             window: scenario.window,
             level: ElasticLevel::Ranks,
-            succession: Some(Succession { at: Endpoint { address: reign.leader.at.ip(), port }, past }),
+            succession: Some(Succession { at: Endpoint { address: reign.leader.at.ip(), port }, past, unknown }),
             seed: scenario.seed,
         };
         self.record(Entry::Leads { front, revision: reign.revision, knows: self.fronts[front].start.is_some() });
@@ -149,6 +155,9 @@ impl World {
         let front = self.nets[net].front;
         if self.fronts[front].net != Some(net) {
             return;
+        }
+        if matches!(news, News::Waiting(_) | News::Start(_) | News::Spare(_)) {
+            self.fronts[front].candidate.looking = None;
         }
         if !matches!(news, News::Waiting(_) | News::Suspects(_)) {
             self.note(|| format!("{front} hears {news:?}"));

@@ -450,7 +450,8 @@ impl World {
             }
             coordinator::Effect::Probe { .. }
             | coordinator::Effect::Refused { .. }
-            | coordinator::Effect::RefusedMore { .. } => {}
+            | coordinator::Effect::RefusedMore { .. }
+            | coordinator::Effect::Spares { .. } => {}
         }
     }
 

@@ -39,7 +39,7 @@ impl World {
                 ..Policy::default()
             },
         };
-        let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: false };
+        let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: false, etcd: None };
         let mut machine = Machine::new(job, style, self.scenario.seed);
         machine.share();
         machine

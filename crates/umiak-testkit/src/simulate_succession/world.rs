@@ -173,7 +173,7 @@ pub(super) struct World {
     pub(super) etcd_cut: Vec<[Timestamp; 2]>,
     pub(super) launches: BTreeMap<u64, usize>,
     pub(super) last_port: u16,
-    journal: Vec<(Timestamp, Entry)>,
+    pub(super) journal: Vec<(Timestamp, Entry)>,
     steps: u64,
     pub(super) loud: bool,
     log: Vec<String>,

@@ -21,6 +21,7 @@ use umiak_sys::guardian::{self, Guardian, GuardianOptions};
 use umiak_sys::memory::MemoryCgroup;
 use umiak_sys::mounts::BoundDirectory;
 use umiak_sys::ports::{LeaseRequest, Leased, PortRange};
+use umiak_sys::protocol::LastWords;
 use umiak_sys::protocol::{
     Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SCRIPT, SpawnAction,
 };
@@ -63,7 +64,7 @@ struct Held {
     leases: BTreeMap<u32, Leases>,
     pool: Pool,
     locks: Vec<OwnedFd>,
-    connection: Option<(OwnedFd, Vec<u8>)>,
+    connection: Option<(OwnedFd, LastWords)>,
 }
 
 /// Addresses for the steps of a pipeline, each given once. A block is leased at a time: most steps need one address, and
@@ -489,7 +490,7 @@ impl Engine for Local {
         let _ = self.guardian.keep(lock);
     }
 
-    fn hold(&mut self, connection: BorrowedFd<'_>, last_words: Vec<u8>) {
+    fn hold(&mut self, connection: BorrowedFd<'_>, last_words: LastWords) {
         self.held.connection = connection.try_clone_to_owned().ok().map(|held| (held, last_words.clone()));
         let _ = self.guardian.hold(connection, last_words);
     }

@@ -226,7 +226,7 @@ pub(crate) trait Engine {
     fn keep(&mut self, _lock: BorrowedFd<'_>) {}
 
     /// Sets the last message to send over this connection if the supervisor dies.
-    fn hold(&mut self, _connection: BorrowedFd<'_>, _last_words: Vec<u8>) {}
+    fn hold(&mut self, _connection: BorrowedFd<'_>, _last_words: umiak_sys::protocol::LastWords) {}
 
     /// Readable when there is news; `None` if there will be none.
     fn watch(&self) -> Option<BorrowedFd<'_>>;

@@ -26,6 +26,7 @@ use umiak_core::facts::Outcome;
 use umiak_core::machine::round::election::{self, Effect, Event, Leader, Reign};
 use umiak_core::model::{EtcdOptions, EtcdPlace, Scaling, Timestamp, shown};
 use umiak_core::wire::etcd::{self as wire, KeyValue, LeaseId, Revision, request};
+use umiak_sys::protocol::LastWords;
 use umiak_sys::wait::Waker;
 
 use super::bind;
@@ -69,6 +70,10 @@ pub(crate) enum ElectionReport {
     Lead {
         reign: Reign,
         listener: TcpListener,
+        /// The number of nodes in etcd, if it was changed there.
+        range: Option<(u32, u32)>,
+        /// True if a job that did not end was there before, of which this node knows nothing.
+        is_unknown: bool,
     },
     Follow(Reign),
     /// The node that is followed is no longer the coordinator.
@@ -78,7 +83,7 @@ pub(crate) enum ElectionReport {
     /// A connection to etcd for the guardian, and the request that ends the lease of this coordinator when it is killed.
     Lifeline {
         socket: OwnedFd,
-        frame: Vec<u8>,
+        frame: LastWords,
     },
     /// The number of nodes was changed in etcd.
     Scaled {
@@ -101,6 +106,8 @@ enum Input {
         launch: u64,
         lost: Option<u64>,
     },
+    /// A coordinator has been found.
+    Settled,
     /// The last order; the job has ended for all nodes, if it is the coordinator that says so.
     Finish {
         end: Option<(Outcome, u8)>,
@@ -109,7 +116,8 @@ enum Input {
     Gone,
     Watched(WatchNews),
     Claimed(Result<(Created, LeaseId), EtcdError>, Leader, Timestamp),
-    Renewed(Result<(LeaseId, Lease), EtcdError>, Timestamp),
+    /// The lease that was renewed, if it is no new one.
+    Renewed(Option<LeaseId>, Result<(LeaseId, Lease), EtcdError>, Timestamp),
 }
 
 /// The front's handle.
@@ -148,8 +156,10 @@ impl Election {
             launch: 0,
             job: None,
             end: None,
+            np: None,
             looking: None,
             is_leading: false,
+            claim_due: false,
             options,
         };
         crate::network::handle().map_err(failed)?.spawn(async move {
@@ -162,6 +172,11 @@ impl Election {
     /// Asks for a coordinator, other than the one of the revision `lost` if possible.
     pub(crate) fn look(&self, launch: u64, lost: Option<u64>) {
         let _ = self.inputs.send(Input::Look { launch, lost });
+    }
+
+    /// The coordinator has accepted this node: the wait for one is over.
+    pub(crate) fn settled(&self) {
+        let _ = self.inputs.send(Input::Settled);
     }
 
     /// Returns the reports since the last call; never blocks.
@@ -220,9 +235,13 @@ struct Candidate {
     job: Option<u64>,
     /// How the last job of this name ended.
     end: Option<End>,
+    /// The number of nodes in etcd.
+    np: Option<(u32, u32)>,
     /// Since when a coordinator is looked for.
     looking: Option<Timestamp>,
     is_leading: bool,
+    /// A claim waits until a request for the lease has been answered.
+    claim_due: bool,
 }
 
 impl Candidate {
@@ -255,11 +274,12 @@ impl Candidate {
                     self.looking.get_or_insert(self.options.clock.now());
                     self.step(Event::Look { launch, lost });
                 }
+                Ok(Some(Input::Settled)) => self.looking = None,
                 Ok(Some(Input::Finish { end })) => break Some(end),
                 Ok(Some(Input::Gone) | None) => break None,
                 Ok(Some(Input::Watched(news))) => self.watched(news),
                 Ok(Some(Input::Claimed(claimed, leader, asked))) => self.claimed(claimed, leader, asked),
-                Ok(Some(Input::Renewed(renewed, asked))) => self.renewed(renewed, asked),
+                Ok(Some(Input::Renewed(lease, renewed, asked))) => self.renewed(lease, renewed, asked),
                 Err(_) => {}
             }
             self.renew();
@@ -274,7 +294,7 @@ impl Candidate {
 
     fn wait(&self) -> Duration {
         let patience = self.looking.map(|since| since + self.options.patience);
-        let renew = self.lease.filter(|_| !self.renewing).map(|_| self.renew_at);
+        let renew = (!self.renewing && self.launch != 0).then_some(self.renew_at);
         let times = [self.machine.deadline(), patience, renew];
         let next = times.into_iter().flatten().min();
         next.map_or(LONG, |time| time.since(self.now()).max(Duration::from_millis(1)))
@@ -293,7 +313,9 @@ impl Candidate {
         if let (Some(entry), Some(_)) = (np, reign) {
             self.compare(entry).await?;
         }
-        self.end = end.and_then(|entry| serde_json::from_slice(&entry.value).ok());
+        let (np, end) =
+            (np.and_then(|entry| range(&entry.value)), end.and_then(|entry| serde_json::from_slice(&entry.value).ok()));
+        (self.np, self.end) = (np, end);
         self.step(Event::Seen { key: reign, at: listing.revision.0 });
         self.etcd.watch(&prefix, listing.revision.next()).map_err(|error| error.diagnostic())
     }
@@ -336,7 +358,7 @@ impl Candidate {
                 Effect::Resign => self.resign(),
                 Effect::Lead(reign) => self.lead(reign),
                 Effect::Follow(reign) => {
-                    (self.looking, self.job) = (None, Some(reign.leader.job));
+                    self.job = Some(reign.leader.job);
                     self.reporter.tell(ElectionReport::Follow(reign));
                 }
                 Effect::Vacated => self.reporter.tell(ElectionReport::Vacated),
@@ -368,6 +390,10 @@ impl Candidate {
             self.looking = None;
             return self.reporter.tell(ElectionReport::Over(end));
         }
+        if self.renewing {
+            self.claim_due = true;
+            return;
+        }
         let port = match &self.listener {
             Some(listener) => listener.local_addr().map(|address| address.port()),
             None => bind(self.options.port.unwrap_or(0)).and_then(|listener| {
@@ -378,10 +404,10 @@ impl Candidate {
         };
         let port = match port {
             Ok(port) => port,
+            // The port may be that of this node's last time as coordinator, which ends soon.
             Err(error) => {
-                let diagnostic = Diagnostic::failed("listen for other nodes", &error);
-                self.reporter.tell(ElectionReport::Failed(Box::new(diagnostic)));
-                return;
+                debug!(%error, "no port for the coordinator");
+                return self.step(Event::NotClaimed);
             }
         };
         let leader = Leader {
@@ -431,11 +457,11 @@ impl Candidate {
         }
     }
 
-    fn renewed(&mut self, renewed: Result<(LeaseId, Lease), EtcdError>, asked: Timestamp) {
+    fn renewed(&mut self, old: Option<LeaseId>, renewed: Result<(LeaseId, Lease), EtcdError>, asked: Timestamp) {
         self.renewing = false;
         match renewed {
             // The lease may have been given up meanwhile.
-            Ok((lease, Lease::Alive(_))) if self.lease.is_none_or(|own| own == lease) => {
+            Ok((lease, Lease::Alive(_))) if self.lease == old => {
                 self.lease = Some(lease);
                 self.step(Event::Renewed { asked });
             }
@@ -445,6 +471,9 @@ impl Candidate {
             }
             Ok(_) => {}
             Err(error) => debug!(?error, "lease not renewed"),
+        }
+        if std::mem::take(&mut self.claim_due) {
+            self.claim();
         }
     }
 
@@ -464,7 +493,7 @@ impl Candidate {
                 Some(lease) => etcd.keep_alive(lease).await.map(|state| (lease, state)),
                 None => register(&etcd, &node, at, time).await.map(|lease| (lease, Lease::Alive(time))),
             };
-            let _ = inputs.send(Input::Renewed(renewed, asked));
+            let _ = inputs.send(Input::Renewed(lease, renewed, asked));
         });
     }
 
@@ -485,8 +514,9 @@ impl Candidate {
         info!(revision = reign.revision, at = %reign.leader.at, "coordinator");
         (self.looking, self.is_leading) = (None, true);
         let is_new = self.job.replace(reign.leader.job).is_none();
-        let Some(listener) = self.listener.take() else { return };
-        self.reporter.tell(ElectionReport::Lead { reign, listener });
+        let listener = self.listener.take().expect("it was bound for the claim");
+        let (range, is_unknown) = (self.np.filter(|_| !is_new), is_new && self.np.is_some());
+        self.reporter.tell(ElectionReport::Lead { reign, listener, range, is_unknown });
         self.prepare_for_death();
         let (etcd, root, np, end) =
             (self.etcd.clone(), self.options.place.root.clone(), self.key("np"), self.key("end"));
@@ -511,10 +541,10 @@ impl Candidate {
         let EtcdOptions { endpoints, tls, user } = &self.options.place.etcd;
         let plain = endpoints.iter().find(|member| !member.is_secure.unwrap_or(tls.is_some()));
         let (Some(member), None, Some(lease)) = (plain, user, self.lease) else { return };
-        let (host, port) = (member.at.address.to_string(), member.at.port.get());
+        let (at, host, port) = (member.at.to_string(), member.at.address.to_string(), member.at.port.get());
         let request = request::revoke(lease);
         let frame = format!(
-            "POST {} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
+            "POST {} HTTP/1.1\r\nHost: {at}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
             request.path,
             request.body.len(),
             request.body
@@ -523,7 +553,9 @@ impl Candidate {
         tokio::spawn(async move {
             let stream = TcpStream::connect((host, port)).await;
             if let Ok(stream) = stream.and_then(TcpStream::into_std) {
-                reporter.tell(ElectionReport::Lifeline { socket: stream.into(), frame: frame.into_bytes() });
+                // Until the ranks of this node are gone, no other node leads.
+                let frame = LastWords { bytes: frame.into_bytes(), after_ranks: true };
+                reporter.tell(ElectionReport::Lifeline { socket: stream.into(), frame });
             }
         });
     }
@@ -560,10 +592,11 @@ impl Candidate {
             self.step(Event::Seen { key: entry.and_then(reign), at: at.0 });
         } else if key == self.key("end") {
             self.end = entry.and_then(|entry| serde_json::from_slice(&entry.value).ok());
-        } else if key == self.key("np")
-            && let Some((min, max)) = entry.and_then(|entry| range(&entry.value)).filter(|_| self.is_leading)
-        {
-            self.reporter.tell(ElectionReport::Scaled { min, max });
+        } else if key == self.key("np") {
+            self.np = entry.and_then(|entry| range(&entry.value));
+            if let Some((min, max)) = self.np.filter(|_| self.is_leading) {
+                self.reporter.tell(ElectionReport::Scaled { min, max });
+            }
         }
     }
 

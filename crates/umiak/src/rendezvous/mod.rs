@@ -43,6 +43,7 @@ use umiak_core::machine::round::messages::{Join, NodeName, Refusal, Standing};
 use umiak_core::machine::round::{agent, coordinator};
 use umiak_core::model::JobId;
 use umiak_core::wire::auth::Key;
+use umiak_sys::protocol::LastWords;
 use umiak_sys::wait::Waker;
 
 use crate::clock::Clock;
@@ -177,7 +178,7 @@ pub(crate) enum NetReport {
     /// this front.
     Lifeline {
         socket: OwnedFd,
-        frame: Vec<u8>,
+        frame: LastWords,
     },
     /// The processes of a node's ranks in the current attempt, by local rank.
     Started {

@@ -264,7 +264,7 @@ fn every_node_hands_out_a_lifeline() {
     let (mut first, mut second) = (job.host(1, listener), job.agent(2));
     first.started();
     let (socket, frame) = second.wait("a lifeline", |report| match report {
-        NetReport::Lifeline { socket, frame } => Some((socket.try_clone().unwrap(), frame.clone())),
+        NetReport::Lifeline { socket, frame } => Some((socket.try_clone().unwrap(), frame.bytes.clone())),
         _ => None,
     });
     second.started();

@@ -202,7 +202,14 @@ impl Agent {
             && slept >= self.limits.suspect()
         {
             *heard = (*heard + slept).min(now);
-            self.last_heard = (self.last_heard + slept).min(now);
+            // What is unread is read within a few heartbeats; ranks do not wait for longer.
+            let least = self.limits.beat() * 3;
+            let fence = self.limits.fence();
+            if now + least > self.last_heard + fence {
+                self.last_heard = Timestamp::from_micros(
+                    (now + least).as_micros().saturating_sub(fence.as_micros() as u64).max(self.last_heard.as_micros()),
+                );
+            }
             self.told = self.told.map(|told| (told + slept).min(now));
         }
     }

@@ -60,6 +60,8 @@ pub struct Succession {
     pub at: Endpoint,
     /// What this node knows of the job, if it has had another coordinator before.
     pub past: Option<Past>,
+    /// The job has had one, and this node knows nothing of it: how long ranks may still run elsewhere.
+    pub unknown: Option<Duration>,
 }
 
 /// A job that goes on under a new coordinator.
@@ -226,7 +228,12 @@ enum Phase {
 impl Coordinator {
     pub fn new(options: Options, now: Timestamp) -> Self {
         let past = options.succession.as_ref().and_then(|succession| succession.past.as_ref());
-        let members = past.map(|past| Members::after(past, now)).unwrap_or_default();
+        let unknown = options.succession.as_ref().and_then(|succession| succession.unknown);
+        let members = match (past, unknown) {
+            (Some(past), _) => Members::after(past, now),
+            (None, Some(patience)) => Members::after_unknown(patience, now),
+            (None, None) => Members::default(),
+        };
         let attempt = past.map_or(FIRST_ATTEMPT, |past| past.start.attempt + 1);
         // Failures count as if they had happened just now.
         let restarts = members.last.map_or(0, |last| (attempt - FIRST_ATTEMPT).saturating_sub(last.changes));

@@ -131,6 +131,10 @@ impl Election {
         match event {
             Event::Look { launch, lost } => {
                 self.launch = launch;
+                // Its ranks are gone by now.
+                if self.seen.is_some_and(|(key, _)| key.is_some_and(|reign| self.is_own(reign))) && !self.is_leading() {
+                    effects.push(Effect::Resign);
+                }
                 if !self.is_leading() {
                     self.state = State::Looking { lost, again: now + AGAIN };
                 }
@@ -139,8 +143,9 @@ impl Election {
             Event::Claimed { reign, asked } => {
                 (self.claiming, self.own) = (false, reign.revision);
                 self.see(Some(reign), reign.revision, &mut effects);
-                // Nothing waits for a coordinator any more.
-                if let State::Looking { .. } = self.state {
+                // The key may be gone already, and nothing may wait for a coordinator any more.
+                let holds = self.seen.is_some_and(|(key, _)| key == Some(reign));
+                if let (State::Looking { .. }, true) = (self.state, holds) {
                     self.state = State::Leading { reign, renewed: asked };
                     effects.push(Effect::Lead(reign));
                 } else {
@@ -178,7 +183,7 @@ impl Election {
             State::Idle | State::Following { .. } => None,
             State::Leading { renewed, .. } => Some(renewed + Self::fence(self.lease)),
             State::Looking { again, .. } => match self.seen {
-                Some((Some(_), _)) => Some(again),
+                Some((Some(reign), _)) => (!self.is_own(reign)).then_some(again),
                 Some((None, _)) if !self.claiming => Some(self.claim_at),
                 _ => None,
             },
@@ -199,7 +204,7 @@ impl Election {
                     effects.push(Effect::Claim);
                 }
                 // Its own key is vacant soon.
-                Some((Some(reign), _)) if reign.revision == self.own || reign.leader.launch == self.launch => {}
+                Some((Some(reign), _)) if self.is_own(reign) => {}
                 Some((Some(reign), _)) if lost != Some(reign.revision) || now >= again => {
                     self.state = State::Following { revision: reign.revision };
                     effects.push(Effect::Follow(reign));
@@ -225,9 +230,15 @@ impl Election {
         }
     }
 
+    /// True for a reign of this node, which is over: its key is vacant soon.
+    fn is_own(&self, reign: Reign) -> bool {
+        reign.revision == self.own || reign.leader.launch == self.launch
+    }
+
+    /// The lease is not ended: until it expires, ranks have time to stop.
     fn fence_now(&mut self, effects: &mut Vec<Effect>) {
         self.state = State::Idle;
-        effects.extend([Effect::Fence, Effect::Resign]);
+        effects.push(Effect::Fence);
     }
 }
 
@@ -273,7 +284,7 @@ mod tests {
         assert_eq!(node.deadline(), Some(at(8000)));
         assert_eq!(node.step(Event::Renewed { asked: at(5000) }, at(5100)), []);
         assert_eq!(node.step(Event::Tick, at(10_999)), []);
-        assert_eq!(node.step(Event::Tick, at(11_000)), [Effect::Fence, Effect::Resign]);
+        assert_eq!(node.step(Event::Tick, at(11_000)), [Effect::Fence]);
         assert!(!node.is_leading());
     }
 
@@ -284,7 +295,7 @@ mod tests {
             node.step(Event::Look { launch: 1, lost: None }, at(0));
             node.step(vacant(1), at(0));
             node.step(Event::Claimed { reign: reign(1, 5), asked: at(0) }, at(0));
-            assert_eq!(node.step(event, at(1)), [Effect::Fence, Effect::Resign], "{event:?}");
+            assert_eq!(node.step(event, at(1)), [Effect::Fence], "{event:?}");
         }
     }
 
@@ -321,9 +332,19 @@ mod tests {
         node.step(vacant(1), at(0));
         node.step(Event::Claimed { reign: reign(1, 5), asked: at(0) }, at(0));
         node.step(Event::Tick, at(6000));
-        assert_eq!(node.step(Event::Look { launch: 1, lost: None }, at(6001)), []);
-        assert_eq!(node.step(Event::Tick, at(9000)), []);
+        assert_eq!(node.step(Event::Look { launch: 1, lost: None }, at(6001)), [Effect::Resign], "its ranks are gone");
+        assert_eq!((node.deadline(), node.step(Event::Tick, at(9000))), (None, vec![]));
         assert_eq!(node.step(vacant(7), at(9001)), [Effect::Claim]);
+    }
+
+    #[test]
+    fn a_claim_whose_key_is_gone_already_is_none() {
+        let mut node = node();
+        node.step(Event::Look { launch: 1, lost: None }, at(0));
+        assert_eq!(node.step(vacant(1), at(0)), [Effect::Claim]);
+        node.step(vacant(9), at(1));
+        assert_eq!(node.step(Event::Claimed { reign: reign(1, 5), asked: at(0) }, at(2))[0], Effect::Resign);
+        assert!(!node.is_leading());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 use umiak_core::diag::{Code, Diagnostic};
@@ -54,7 +54,11 @@ impl Hook {
 
     /// How it ended; `None` while it runs.
     pub(super) fn ended(&self) -> Option<Result<(), Diagnostic>> {
-        let end = self.ended.try_recv().ok()?;
+        let end = match self.ended.try_recv() {
+            Ok(end) => end,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => Err(std::io::Error::other("its thread ended")),
+        };
         let how = match end {
             Ok(status) if status.success() => return Some(Ok(())),
             Ok(status) => status.to_string(),

@@ -65,7 +65,7 @@ pub(super) struct Recipe {
     pub(super) limits: Limits,
     address: IpAddr,
     hostname: String,
-    expects: Expects,
+    pub(super) expects: Expects,
     store: Option<StoreDoor>,
     clock: Clock,
 }
@@ -285,7 +285,10 @@ impl Peers {
                         answer => format!("connecting to {} ({answer})", self.at),
                     };
                 }
-                News::Waiting(waiting) => shown.text = peer_words::waiting(&waiting),
+                News::Waiting(waiting) => {
+                    self.settled();
+                    shown.text = peer_words::waiting(&waiting);
+                }
                 News::Spare(start) => {
                     shown.text = peer_words::spare(start.nodes.len());
                     self.knows(&start);

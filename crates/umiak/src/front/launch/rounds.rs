@@ -21,7 +21,6 @@ use crate::screen::{Activity, StatusLine};
 
 impl LaunchDoor {
     pub(super) fn hear_peers(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine) {
-        self.hear_election(core, engine);
         let reports = self.peers.as_mut().map(Peers::reports).unwrap_or_default();
         for report in reports {
             match report {
@@ -48,6 +47,8 @@ impl LaunchDoor {
                 NetReport::Broken(_) => self.lose_coordinator(core, Loss::Killed),
             }
         }
+        // After what the coordinator has said.
+        self.hear_election(core, engine);
     }
 
     fn hear_news(&mut self, core: &mut Core<'_>, news: News) {
@@ -75,7 +76,12 @@ impl LaunchDoor {
             News::Moved(decision) => self.move_on(core, *decision),
             News::Alone { .. } => self.lose_coordinator(core, Loss::Silent { after: ANSWER }),
             News::Lost(how) => self.lose_coordinator(core, how),
-            News::Refused(_) | News::TurnedAway(_) | News::TimeUp(_) => self.lose_coordinator(core, Loss::Refused),
+            News::Refused(refusal) if refusal.is_contradiction() => {
+                core.notice(&peer_words::refused(&refusal));
+                self.end_alone(core, Loss::Refused);
+            }
+            News::TurnedAway(_) => self.end_alone(core, Loss::Refused),
+            News::Refused(_) | News::TimeUp(_) => self.lose_coordinator(core, Loss::Refused),
             News::Servers(servers) => self.hear_servers(core, servers),
             News::Suspects(nodes) => suspect(core, &nodes),
             News::Quiet => {
@@ -83,7 +89,12 @@ impl LaunchDoor {
                 core.notice(&Diagnostic::notice(Code::R0009, message));
             }
             News::Back => core.say(|style| words::nodes(style, "the coordinator is reachable again")),
-            News::Waiting(waiting) => Self::show_waiting(core, peer_words::waiting(&waiting)),
+            News::Waiting(waiting) => {
+                if let Some(peers) = &self.peers {
+                    peers.settled();
+                }
+                Self::show_waiting(core, peer_words::waiting(&waiting));
+            }
             News::Spare(start) => {
                 if let Some(peers) = &mut self.peers {
                     peers.knows(&start);

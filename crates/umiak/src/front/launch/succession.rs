@@ -1,6 +1,6 @@
 //! Jobs over etcd: this node finds the elected coordinator or becomes it, and again whenever the coordinator is lost.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{Decided, Event};
 use umiak_core::machine::round::coordinator::{Past, Succession};
 use umiak_core::machine::round::election::Reign;
-use umiak_core::machine::round::messages::{AttemptEnd, Decision, Loss, NodeName, Standing, Start, Why};
-use umiak_core::model::{Endpoint, EtcdPlace, Port};
+use umiak_core::machine::round::messages::{AttemptEnd, Decision, Expects, Loss, NodeName, Standing, Start, Why};
+use umiak_core::model::{ElasticLevel, Endpoint, EtcdPlace, Port};
 use umiak_core::plan::{Inventory, nodes};
 
 use super::door::LaunchDoor;
@@ -22,6 +22,12 @@ use crate::driver::Core;
 use crate::engine::Engine;
 use crate::rendezvous::election::{Election, ElectionOptions, ElectionReport};
 use crate::rendezvous::{Net, NetOrder, Target};
+
+/// What etcd knows of the job that a new coordinator takes over.
+struct KnownJob {
+    range: Option<(u32, u32)>,
+    is_unknown: bool,
+}
 
 /// The shortest lease: etcd extends shorter ones.
 const SHORTEST: Duration = Duration::from_secs(2);
@@ -135,8 +141,16 @@ impl Peers {
         self.candidacy.is_some()
     }
 
+    /// The coordinator has accepted this node.
+    pub(super) fn settled(&self) {
+        if let Some(candidacy) = &self.candidacy {
+            candidacy.election.settled();
+        }
+    }
+
     /// Keeps a start of the job, for the case that this node becomes the coordinator.
     pub(super) fn knows(&mut self, start: &Start) {
+        self.settled();
         if let Some(candidacy) = &mut self.candidacy {
             candidacy.start = Some(Box::new(start.clone()));
         }
@@ -180,18 +194,25 @@ impl Peers {
     }
 
     /// This node is the coordinator.
-    fn lead(&mut self, reign: Reign, listener: std::net::TcpListener) -> Result<(), Diagnostic> {
+    fn lead(&mut self, reign: Reign, listener: TcpListener, job: &KnownJob) -> Result<(), Diagnostic> {
         let Some(candidacy) = &mut self.candidacy else { return Ok(()) };
         let at = reign.leader.at;
         let port = Port::new(at.port()).ok_or_else(|| Diagnostic::error(Code::R0041, "the port of this node is 0"))?;
-        let recipe = &self.recipe;
+        let recipe = &mut self.recipe;
+        if let Some((min, max)) = job.range {
+            recipe.expects = Expects::Range { min, max };
+        }
+        let patience = recipe.limits.fence() + recipe.spec.request.policy.stop.grace;
         let past = candidacy.start.clone().map(|start| Past {
             start,
             coordinator: candidacy.reign.map_or(0, |reign| reign.leader.launch),
             end: candidacy.end,
-            patience: recipe.limits.fence() + recipe.spec.request.policy.stop.grace,
+            patience,
         });
-        let succession = Succession { at: Endpoint { address: at.ip(), port }, past };
+        // There was another coordinator, and its ranks are unknown here.
+        let is_unknown = past.is_none() && (job.is_unknown || candidacy.reign.is_some());
+        let unknown = is_unknown.then_some(patience);
+        let succession = Succession { at: Endpoint { address: at.ip(), port }, past, unknown };
         let host = recipe.host(listener, candidacy.launch, None, Some(succession));
         let target = Target::Address(meeting::beside(at.port()));
         self.net = Some(recipe.connect(target, Some(host), candidacy.launch, candidacy.ready.clone())?);
@@ -205,7 +226,10 @@ impl Peers {
         let Some(candidacy) = &mut self.candidacy else { return Ok(()) };
         // One that has given this node up takes it for a new one.
         if candidacy.reign.is_some_and(|last| last.revision == reign.revision) {
-            candidacy.launch = fastrand::u64(1..);
+            let launch = fastrand::u64(1..);
+            let nodes = candidacy.start.iter_mut().flat_map(|start| &mut start.nodes);
+            nodes.filter(|node| node.launch == candidacy.launch).for_each(|node| node.launch = launch);
+            candidacy.launch = launch;
         }
         candidacy.reign = Some(reign);
         let target = Target::Address(reign.leader.at);
@@ -218,8 +242,8 @@ impl Peers {
     pub(super) fn hear_election(&mut self, around: &mut Around<'_>, shown: &mut Shown) -> Result<(), NotRun> {
         for report in self.election_reports() {
             match report {
-                ElectionReport::Lead { reign, listener } => {
-                    self.lead(reign, listener)?;
+                ElectionReport::Lead { reign, listener, range, is_unknown } => {
+                    self.lead(reign, listener, &KnownJob { range, is_unknown })?;
                     shown.say("waiting for nodes".to_owned());
                 }
                 ElectionReport::Follow(reign) => {
@@ -257,9 +281,9 @@ impl LaunchDoor {
         for report in reports {
             let Some(peers) = &mut self.peers else { return };
             let result = match report {
-                ElectionReport::Lead { reign, listener } => {
+                ElectionReport::Lead { reign, listener, range, is_unknown } => {
                     core.say(|style| words::nodes(style, "this node is the coordinator now"));
-                    peers.lead(reign, listener)
+                    peers.lead(reign, listener, &KnownJob { range, is_unknown })
                 }
                 ElectionReport::Follow(reign) => peers.follow(reign),
                 // Without its key it must not go on, and another one may begin.
@@ -270,7 +294,8 @@ impl LaunchDoor {
                 ElectionReport::Vacated => Ok(()),
                 ElectionReport::Fence => {
                     peers.order(NetOrder::Fence);
-                    Ok(())
+                    self.lose_coordinator(core, Loss::Fenced);
+                    continue;
                 }
                 ElectionReport::Lifeline { socket, frame } => {
                     engine.hold(socket.as_fd(), frame);
@@ -314,7 +339,8 @@ impl LaunchDoor {
 
     /// The coordinator was lost. With etcd, the job goes on under another one.
     pub(super) fn lose_coordinator(&mut self, core: &mut Core<'_>, how: Loss) {
-        let candidacy = self.peers.as_ref().and_then(|peers| peers.candidacy.as_ref());
+        let is_off = self.spec.request.elastic.as_ref().is_some_and(|elastic| elastic.level == ElasticLevel::Off);
+        let candidacy = self.peers.as_ref().and_then(|peers| peers.candidacy.as_ref()).filter(|_| !is_off);
         match candidacy.map(Candidacy::coordinator) {
             Some(coordinator) => {
                 self.move_on(core, Decision::coordinator_lost(core.job.machine.attempt(), coordinator, how));
@@ -330,19 +356,24 @@ impl LaunchDoor {
             Some(Why::NodeLost { how, .. }) => Some(how),
             _ => None,
         });
-        if core.job.machine.is_pausing() {
-            // It was ready for the next attempt already, or will be soon.
-            if self.next.is_some() {
-                peers.look();
-            }
-            return;
-        }
         decision.attempt = core.job.machine.attempt();
+        if core.job.machine.is_pausing() {
+            // It was ready for the next attempt already,
+            if self.next.is_some() {
+                return peers.look();
+            }
+            // will be soon,
+            if self.run.attempt <= decision.attempt {
+                return;
+            }
+            // or has been told to start it, and waits for the end of the back-off.
+            decision.attempt += 1;
+        }
         core.job.queue(Event::Decided(Box::new(decision.decided())));
         (self.why, self.places) = (decision.why, Vec::new());
     }
 
-    fn end_alone(&mut self, core: &mut Core<'_>, how: Loss) {
+    pub(super) fn end_alone(&mut self, core: &mut Core<'_>, how: Loss) {
         (self.why, self.places) = (Some(Why::CoordinatorLost { how }), Vec::new());
         core.job.queue(Event::Alone);
     }

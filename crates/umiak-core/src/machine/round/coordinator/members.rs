@@ -2,6 +2,8 @@
 //! current attempt are guests: spares if the job is as large as it may be, else nodes that are waited with.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use super::super::messages::{
     AttemptEnd, Decision, Expects, LastAttempt, Loss, NodeName, Stage, Standing, ToAgent, Why,
@@ -12,6 +14,9 @@ use crate::model::{ElasticLevel, Exit, Timestamp};
 
 /// A node whose ranks alone have failed in so many attempts in a row is left out.
 const FAILURES: u32 = 3;
+
+/// No node has this launch id.
+const UNKNOWN: u64 = 0;
 
 /// The members of the last attempt, and what the next one waits for.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +51,11 @@ impl Members {
             awaited: Some((awaited, now + past.patience)),
             ..Self::default()
         }
+    }
+
+    /// Those of a job whose last coordinator and nodes are unknown: ranks of it may still run for a while.
+    pub(super) fn after_unknown(patience: Duration, now: Timestamp) -> Self {
+        Self { awaited: Some((vec![UNKNOWN], now + patience)), ..Self::default() }
     }
 }
 
@@ -104,7 +114,8 @@ impl Coordinator {
             Stage::Unable { why } => Some((Outcome::Failed, Why::Unable { node: self.name(node), why: why.clone() })),
             _ => None,
         };
-        if let Some((outcome, why)) = leaves.filter(|_| !self.is_own(node) || self.may_move()) {
+        let may_leave = !self.is_own(node) || self.may_move() && self.options.level != ElasticLevel::Off;
+        if let Some((outcome, why)) = leaves.filter(|_| may_leave) {
             let attempt = standing.attempt;
             let (why, verdict, places) = (Some(why), None, Vec::new());
             let decision = Decision { attempt, outcome, why, verdict, places, restart: None, alone: true };
@@ -120,6 +131,10 @@ impl Coordinator {
             let place = &mut self.nodes[node];
             (place.stage, place.offer) = (Some(standing.stage.clone()), Some(offer.clone()));
             place.attempt = standing.attempt;
+            // There was an attempt whose members are unknown here.
+            if let Some((awaited, _)) = self.members.awaited.as_mut().filter(|_| standing.attempt > self.attempt) {
+                awaited.push(UNKNOWN);
+            }
         }
         is_guest
     }
@@ -127,9 +142,12 @@ impl Coordinator {
     /// The coordinator leaves, or must no longer be it: the others go on under another one. Its own node goes on with them,
     /// unless it has been dismissed.
     pub(super) fn hand_over(&mut self, how: Loss, now: Timestamp, effects: &mut Vec<Effect>) {
-        let Some(own) = (0..self.nodes.len()).find(|node| self.is_own(*node)) else { return };
-        let decision = Box::new(Decision::coordinator_lost(self.attempt, self.name(own), how));
-        if how != Loss::Fenced {
+        let own = (0..self.nodes.len()).find(|node| self.is_own(*node));
+        let at = self.options.succession.as_ref().map_or(IpAddr::from([0; 4]), |succession| succession.at.address);
+        let unknown = || NodeName { node: 0, address: at, host: String::new() };
+        let name = own.map_or_else(unknown, |own| self.name(own));
+        let decision = Box::new(Decision::coordinator_lost(self.attempt, name, how));
+        if let Some(own) = own.filter(|_| how != Loss::Fenced) {
             self.nodes[own].link = None;
             self.nodes[own].lost = Some(how);
         }
@@ -171,6 +189,7 @@ impl Coordinator {
     pub(super) fn ready_members(&mut self, now: Timestamp) -> Option<Vec<usize>> {
         let (min, max) = self.range()?;
         let is_first = self.members.started.is_empty();
+        self.members.awaited.take_if(|(_, until)| now >= *until);
         let before: HashMap<u64, usize> = self.members.started.iter().copied().zip(0..).collect();
         let mut ready: Vec<usize> = (0..self.nodes.len()).filter(|node| self.nodes[*node].is_ready()).collect();
         let is_awaited =
@@ -179,9 +198,9 @@ impl Coordinator {
             self.members.enough = None;
             return None;
         }
-        if let Some((awaited, until)) = &self.members.awaited {
+        if let Some((awaited, _)) = &self.members.awaited {
             let is_here = |launch: &u64| ready.iter().any(|node| self.nodes[*node].join.launch == *launch);
-            if now < *until && !awaited.iter().all(is_here) {
+            if !awaited.iter().all(is_here) {
                 return None;
             }
             self.members.awaited = None;

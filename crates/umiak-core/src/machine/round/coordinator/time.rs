@@ -108,9 +108,8 @@ impl Coordinator {
         let limits = &self.options.limits;
         let silent = node.heard + limits.lost();
         match node.down.map(|down| down + limits.reconnect) {
-            Some(gone) if self.is_elastic() => gone.min(silent),
-            Some(gone) => gone,
-            None => silent,
+            Some(gone) if !self.is_elastic() => gone,
+            Some(_) | None => silent,
         }
     }
 

@@ -19,7 +19,7 @@ fn store() -> Endpoint {
 }
 
 fn over_etcd(past: Option<Past>) -> Options {
-    Options { succession: Some(Succession { at: store(), past }), ..options(&range(), 3) }
+    Options { succession: Some(Succession { at: store(), past, unknown: None }), ..options(&range(), 3) }
 }
 
 fn begin(options: Options, nodes: &[u8]) -> (Round, Vec<Effect>) {
@@ -60,11 +60,21 @@ fn a_job_goes_on_where_it_was() {
     let mut round = successor(past(&start, 5));
     comes(&mut round, 2, 6);
     assert!(starts(&comes(&mut round, 3, 6)).is_empty(), "the others are awaited");
-    // A node has seen a later attempt than the new coordinator.
-    let next = starts(&comes(&mut round, 4, 7)).remove(0);
-    assert_eq!((next.attempt, nodes(&next)), (7, vec![4, 2, 3]));
+    let next = starts(&comes(&mut round, 4, 6)).remove(0);
+    assert_eq!((next.attempt, nodes(&next)), (6, vec![4, 2, 3]));
     let last = next.last.unwrap();
     assert_eq!((last.world, last.end, last.changes), (8, AttemptEnd::NodeLost, 1));
+}
+
+/// Its members are unknown, and some may still run.
+#[test]
+fn a_node_has_seen_a_later_attempt_than_the_coordinator() {
+    let (_, start) = running(over_etcd(None));
+    let mut round = successor(past(&start, 5));
+    comes(&mut round, 2, 6);
+    comes(&mut round, 3, 7);
+    assert!(starts(&comes(&mut round, 4, 6)).is_empty());
+    assert_eq!(starts(&round.pass(20_500, &[2, 3, 4]))[0].attempt, 7);
 }
 
 #[test]
@@ -75,6 +85,34 @@ fn nodes_that_stay_away_are_awaited_until_their_ranks_have_stopped() {
     comes(&mut round, 3, 2);
     assert!(starts(&round.pass(19_000, &[2, 3])).is_empty());
     assert_eq!(nodes(&starts(&round.pass(1500, &[2, 3]))[0]), [3, 2], "no window follows");
+}
+
+/// Nodes that know nothing of a job that did not end.
+#[test]
+fn ranks_of_an_unknown_past_are_awaited() {
+    let unknown = Some(Duration::from_secs(20));
+    let options = Options { succession: Some(Succession { at: store(), past: None, unknown }), ..options(&range(), 3) };
+    let (mut round, effects) = begin(options, &[1, 2, 3, 4]);
+    assert!(starts(&effects).is_empty() && starts(&round.pass(19_000, &[1, 2, 3, 4])).is_empty());
+    let start = starts(&round.pass(1500, &[1, 2, 3, 4])).remove(0);
+    assert_eq!((start.attempt, start.last), (1, None));
+    // One that waits for nodes has nothing to do before they come.
+    let (_, start) = running(over_etcd(None));
+    let mut round = successor(past(&start, 1));
+    comes(&mut round, 2, 2);
+    round.pass(25_000, &[2]);
+    assert!(round.coordinator.deadline() > Some(round.now));
+}
+
+/// A fence before the coordinator's own node has joined.
+#[test]
+fn a_coordinator_alone_stops_too() {
+    let mut round = Round::new(over_etcd(None));
+    round.step(Event::Fenced);
+    assert!(
+        starts(&[1, 2, 3, 4].into_iter().flat_map(|node| round.join(join(node, &range()))).collect::<Vec<_>>())
+            .is_empty()
+    );
 }
 
 #[test]
