@@ -63,6 +63,7 @@ fn things(run: &Run) -> BTreeSet<String> {
             Entry::Came { .. }
             | Entry::Died { .. }
             | Entry::Reigned { .. }
+            | Entry::Leaves { .. }
             | Entry::Closed { .. }
             | Entry::Spawned { .. }
             | Entry::Stopping { .. }

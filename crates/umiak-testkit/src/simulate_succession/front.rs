@@ -123,7 +123,12 @@ impl World {
             succession: Some(Succession { at: Endpoint { address: reign.leader.at.ip(), port }, past, unknown }),
             seed: scenario.seed,
         };
-        self.record(Entry::Leads { front, revision: reign.revision, knows: self.fronts[front].start.is_some() });
+        let known = self.fronts[front].start.as_ref();
+        let restarts = known.map_or(0, |start| {
+            let changes = start.last.map_or(0, |last| last.changes);
+            (start.attempt - FIRST_ATTEMPT).saturating_sub(changes)
+        });
+        self.record(Entry::Leads { front, revision: reign.revision, restarts });
         self.begin_net(front, port.get(), Some(options));
     }
 
@@ -280,7 +285,7 @@ impl World {
         if !matches!(self.fronts[front].state, State::Waiting | State::Running) {
             return;
         }
-        self.note(|| format!("{front} ends: {outcome:?}"));
+        self.record(Entry::Leaves { front });
         let node = &mut self.fronts[front];
         (node.state, node.outcome) = (State::Leaving, Some((outcome, code)));
         self.plan(self.now + LEAVING, Item::Leaves(front));

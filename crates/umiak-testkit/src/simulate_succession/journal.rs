@@ -11,7 +11,10 @@ pub enum Entry {
     Came {
         front: usize,
     },
-    /// umiak exits there.
+    /// The job has ended there, and it begins to leave.
+    Leaves {
+        front: usize,
+    },
     Left {
         front: usize,
         outcome: Outcome,
@@ -20,11 +23,12 @@ pub enum Entry {
         front: usize,
     },
     Fault(Fault),
-    /// It is the coordinator, by this revision of its key. `knows`: it has heard of a start of the job.
+    /// It is the coordinator, by this revision of its key. `restarts`: how many it knows of, from the
+    /// last start that it has heard of.
     Leads {
         front: usize,
         revision: u64,
-        knows: bool,
+        restarts: u32,
     },
     /// Its round is over, handed over or fenced: it starts no ranks any more.
     Reigned {

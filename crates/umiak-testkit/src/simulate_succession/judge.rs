@@ -51,6 +51,7 @@ pub(super) fn check(run: &Run) -> Vec<Violation> {
         run,
         violations: Vec::new(),
         here: BTreeSet::new(),
+        leaving: BTreeSet::new(),
         ranks: BTreeMap::new(),
         last: BTreeMap::new(),
         reigns: BTreeSet::new(),
@@ -81,6 +82,7 @@ struct Judge<'run> {
     run: &'run Run,
     violations: Vec<Violation>,
     here: BTreeSet<usize>,
+    leaving: BTreeSet<usize>,
     ranks: BTreeMap<usize, Ranks>,
     /// The last attempt of each launch.
     last: BTreeMap<usize, u32>,
@@ -111,7 +113,7 @@ impl Judge<'_> {
     fn pass(&mut self, at: Timestamp) {
         let quiet = self.run.scenario.quiet;
         if at > quiet && self.present.is_none() {
-            self.present = Some(self.here.clone());
+            self.present = Some(self.here.difference(&self.leaving).copied().collect());
             if self.ranks.values().any(|ranks| ranks.stopping.is_none()) {
                 self.runs = Some(quiet);
             }
@@ -122,6 +124,9 @@ impl Judge<'_> {
         match entry {
             Entry::Came { front } => {
                 self.here.insert(*front);
+            }
+            Entry::Leaves { front } => {
+                self.leaving.insert(*front);
             }
             Entry::Left { front, .. } => {
                 self.here.remove(front);
@@ -134,11 +139,9 @@ impl Judge<'_> {
                 }
             }
             Entry::Fault(_) | Entry::Failed { .. } => {}
-            Entry::Leads { front, revision, knows } => {
-                if !knows {
-                    // A newcomer begins with the whole budget.
-                    self.restarts = 0;
-                }
+            Entry::Leads { front, revision, restarts } => {
+                // Restarts of which it has not heard are not counted, nor any by a newcomer.
+                self.restarts = self.restarts.min(*restarts);
                 // One that was lost before the start is not known to the next coordinator.
                 self.fails = None;
                 self.closed.clear();
