@@ -110,7 +110,7 @@ fn broken_drivers_are_noticed() {
             let run = simulate::run_elastic_sabotaged(*seed, sabotage);
             run.violations().iter().any(|violation| violation.rule == rule)
         };
-        let noticed = (0..600).filter(breaks).take(3).count();
-        assert!(noticed >= 3, "{sabotage:?} broke {rule:?} in {noticed} of 600 jobs");
+        let noticed = (0..2000).filter(breaks).take(3).count();
+        assert!(noticed >= 3, "{sabotage:?} broke {rule:?} in {noticed} of 2000 jobs");
     }
 }

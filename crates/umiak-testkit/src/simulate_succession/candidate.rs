@@ -182,7 +182,8 @@ impl World {
                 self.elect(front, Event::Seen { key, at });
                 return self.look(front);
             }
-            (Ask::List, _) => self.report(front, Report::Failed),
+            // The client repeats what was not answered.
+            (Ask::List, _) => self.ask(front, Ask::List),
             (Ask::Grant | Ask::Renew(_), reply) => self.renewed(front, ask, reply),
             (Ask::ClaimLease(_, leader, asked), Reply::Lease(lease)) => {
                 self.ask(front, Ask::Create(lease, leader, asked));

@@ -275,7 +275,10 @@ impl World {
                 self.stand(front, Standing::new(FIRST_ATTEMPT, stage));
                 self.close(front, Outcome::Interrupted, 143);
             }
-            State::Running => self.job(front, Event::Signalled { signal: 15 }),
+            State::Running => {
+                self.record(Entry::Leaves { front });
+                self.job(front, Event::Signalled { signal: 15 });
+            }
             State::Absent | State::Leaving | State::Finishing | State::Left | State::Dead => {}
         }
     }
