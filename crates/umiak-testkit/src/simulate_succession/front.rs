@@ -120,7 +120,12 @@ impl World {
             restart: Restart { max: scenario.restart.max + more, ..scenario.restart },
             window: scenario.window,
             level: ElasticLevel::Ranks,
-            succession: Some(Succession { at: Endpoint { address: reign.leader.at.ip(), port }, past, unknown }),
+            succession: Some(Succession {
+                at: Endpoint { address: reign.leader.at.ip(), port },
+                has_store: false,
+                past,
+                unknown,
+            }),
             seed: scenario.seed,
         };
         let known = self.fronts[front].start.as_ref();
@@ -305,6 +310,11 @@ impl World {
             return;
         }
         node.state = State::Finishing;
+        // Before its key is free.
+        for net in (0..self.nets.len()).filter(|net| self.nets[*net].front == front).collect::<Vec<_>>() {
+            self.drop_net(net, false);
+        }
+        let node = &mut self.fronts[front];
         let candidate = &mut node.candidate;
         let end = node.outcome.zip(candidate.job).filter(|_| node.is_over && candidate.is_leading);
         let end = end.map(|((outcome, code), job)| End { job, outcome, code });
@@ -320,9 +330,6 @@ impl World {
         self.fronts[front].state = State::Left;
         self.fronts[front].watch.is_open = false;
         self.record(Entry::Left { front, outcome });
-        for net in (0..self.nets.len()).filter(|net| self.nets[*net].front == front).collect::<Vec<_>>() {
-            self.drop_net(net, false);
-        }
     }
 
     /// The front is killed, or its whole host is gone.

@@ -181,7 +181,8 @@ impl JobRun {
         match self.plan.job.policy.restart.attempts() {
             _ if self.plan.is_document() => None,
             Some(1) => None,
-            Some(attempts) => Some(format!("attempt {attempt} of {attempts}")),
+            // Changes of members are no failures.
+            Some(attempts) => Some(format!("attempt {attempt} of {}", attempts + self.plan.topology().changes)),
             None => Some(format!("attempt {attempt}")),
         }
     }

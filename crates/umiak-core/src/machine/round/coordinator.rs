@@ -56,8 +56,10 @@ pub struct Options {
 /// What only the coordinators of jobs over etcd have.
 #[derive(Debug, Clone)]
 pub struct Succession {
-    /// Where ranks reach this coordinator, which hosts their store.
+    /// Where this coordinator is reached.
     pub at: Endpoint,
+    /// Ranks find their store there too.
+    pub has_store: bool,
     /// What this node knows of the job, if it has had another coordinator before.
     pub past: Option<Past>,
     /// The job has had one, and this node knows nothing of it: how long ranks may still run elsewhere.
@@ -591,7 +593,10 @@ impl Coordinator {
             attempt: self.attempt,
             nodes: shares.collect(),
             paddle_store: paddle.unwrap_or_else(|| store(offer.stores[0])),
-            torch_store: self.options.succession.as_ref().map_or(store(offer.stores[1]), |succession| succession.at),
+            torch_store: match &self.options.succession {
+                Some(Succession { at, has_store: true, .. }) => *at,
+                _ => store(offer.stores[1]),
+            },
             restarts: Some(self.options.restart.max),
             last: self.members.last,
             you: 0,

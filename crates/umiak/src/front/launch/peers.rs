@@ -66,7 +66,7 @@ pub(super) struct Recipe {
     address: IpAddr,
     hostname: String,
     pub(super) expects: Expects,
-    store: Option<StoreDoor>,
+    pub(super) store: Option<StoreDoor>,
     clock: Clock,
 }
 

@@ -212,7 +212,8 @@ impl Peers {
         // There was another coordinator, and its ranks are unknown here.
         let is_unknown = past.is_none() && (job.is_unknown || candidacy.reign.is_some());
         let unknown = is_unknown.then_some(patience);
-        let succession = Succession { at: Endpoint { address: at.ip(), port }, past, unknown };
+        let reached = Endpoint { address: at.ip(), port };
+        let succession = Succession { at: reached, has_store: recipe.store.is_some(), past, unknown };
         let host = recipe.host(listener, candidacy.launch, None, Some(succession));
         let target = Target::Address(meeting::beside(at.port()));
         self.net = Some(recipe.connect(target, Some(host), candidacy.launch, candidacy.ready.clone())?);

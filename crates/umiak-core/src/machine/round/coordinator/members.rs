@@ -105,6 +105,11 @@ impl Coordinator {
             return false;
         }
         let is_guest = self.is_guest(node);
+        if let (true, Stage::Interrupted { signal: None, kill }) = (is_guest, &standing.stage) {
+            let why = Why::Interrupted { node: self.name(node), signal: None, kill: *kill };
+            self.stop(why, now, effects);
+            return true;
+        }
         let leaves = match &standing.stage {
             // `umiak stop` is about the job.
             Stage::Interrupted { signal: Some(signal), kill } => {

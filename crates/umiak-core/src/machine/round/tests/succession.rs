@@ -19,7 +19,10 @@ fn store() -> Endpoint {
 }
 
 fn over_etcd(past: Option<Past>) -> Options {
-    Options { succession: Some(Succession { at: store(), past, unknown: None }), ..options(&range(), 3) }
+    Options {
+        succession: Some(Succession { at: store(), has_store: true, past, unknown: None }),
+        ..options(&range(), 3)
+    }
 }
 
 fn begin(options: Options, nodes: &[u8]) -> (Round, Vec<Effect>) {
@@ -91,7 +94,10 @@ fn nodes_that_stay_away_are_awaited_until_their_ranks_have_stopped() {
 #[test]
 fn ranks_of_an_unknown_past_are_awaited() {
     let unknown = Some(Duration::from_secs(20));
-    let options = Options { succession: Some(Succession { at: store(), past: None, unknown }), ..options(&range(), 3) };
+    let options = Options {
+        succession: Some(Succession { at: store(), has_store: true, past: None, unknown }),
+        ..options(&range(), 3)
+    };
     let (mut round, effects) = begin(options, &[1, 2, 3, 4]);
     assert!(starts(&effects).is_empty() && starts(&round.pass(19_000, &[1, 2, 3, 4])).is_empty());
     let start = starts(&round.pass(1500, &[1, 2, 3, 4])).remove(0);
@@ -178,6 +184,23 @@ fn the_number_of_nodes_is_changed() {
     assert!(matches!(stops(&round.step(Event::Scaled { min: 1, max: 4 }))[0].why, Why::Joined { .. }));
     let (mut round, _) = running(over_etcd(None));
     assert!(stops(&round.step(Event::Scaled { min: 4, max: 9 })).is_empty(), "four fit");
+}
+
+/// Rank 0 hosts it, unless umiak does.
+#[test]
+fn the_store_of_ranks_is_not_at_the_coordinators_port() {
+    let succession = Some(Succession { at: store(), has_store: false, past: None, unknown: None });
+    let (_, start) = running(Options { succession, ..options(&range(), 0) });
+    assert_ne!(start.torch_store.port, store().port);
+}
+
+/// On a node that does not take part.
+#[test]
+fn a_stop_on_a_spare_is_about_the_job() {
+    let (mut round, _) = running(over_etcd(None));
+    round.join(join(5, &range()));
+    let decided = decision(&round.stands(5, 1, Stage::Interrupted { signal: None, kill: false })).expect("it ends");
+    assert_eq!(decided.outcome, Outcome::Stopped);
 }
 
 #[test]
