@@ -287,8 +287,8 @@ fn scaled() {
         let first = runs.values().next().expect("two are left");
         let (attempt, _) = job.await_nodes(first, attempt, 2);
         let _ = lost.finish();
-        runs.insert(leader, job.elastic.start(leader, &job.flags("2")));
-        scale(3);
+        // A node may bring another number with it.
+        runs.insert(leader, job.elastic.start(leader, &format!("{} --force true", job.flags("3"))));
         job.await_nodes(runs.values().next().expect("three run"), attempt, 3);
         let runs: Vec<Running<'_>> = runs.into_values().collect();
         // Another number on the command line is an error.
