@@ -177,6 +177,8 @@ struct Node {
     /// The attempt that it was last told to start.
     started: u32,
     leaves: bool,
+    /// Why its agent has ended although it stays.
+    ended: Option<String>,
 }
 
 impl Members {
@@ -199,7 +201,7 @@ impl Members {
             let reporter = Reporter { reports: to_front, waker: Arc::clone(&self.waker) };
             let _context = network.enter();
             network.spawn(member(self.job.options(self.last_launch), from_front, reporter)?);
-            self.nodes.push(Node { orders, reports, started: 0, leaves: false });
+            self.nodes.push(Node { orders, reports, started: 0, leaves: false, ended: None });
             self.messages += 1;
         }
         Ok(())
@@ -240,13 +242,27 @@ impl Members {
         self.messages
     }
 
+    /// How many are not in the newest attempt, and what is known of it.
+    pub fn missing(&self) -> String {
+        let staying = || self.nodes.iter().filter(|node| !node.leaves);
+        let newest = staying().map(|node| node.started).max().unwrap_or_default();
+        let missing = staying().filter(|node| node.started != newest).count();
+        let ended: Vec<&str> = staying().filter_map(|node| node.ended.as_deref()).collect();
+        let first = ended.first().map_or_else(String::new, |first| format!(", the first: {first}"));
+        format!("{missing} of {} are not in attempt {newest}, {} have ended{first}", staying().count(), ended.len())
+    }
+
     fn hear(&mut self) {
         for node in &mut self.nodes {
             for report in node.reports.try_iter() {
                 let NetReport::News(news) = report else { continue };
                 self.messages += u64::from(is_message(&news));
-                if let News::Start(start) = &news {
-                    node.started = start.attempt;
+                match &news {
+                    News::Start(start) => node.started = start.attempt,
+                    News::Refused(_) | News::TurnedAway(_) | News::TimeUp(_) | News::Alone { .. } | News::Lost(_) => {
+                        node.ended.get_or_insert_with(|| format!("{news:?}"));
+                    }
+                    _ => {}
                 }
                 if let Some(standing) = self.job.answer(&news).filter(|_| !node.leaves) {
                     let _ = node.orders.send(NetOrder::Standing(standing));

@@ -65,20 +65,20 @@ pub(crate) fn members(words: &[OsString]) -> anyhow::Result<ExitCode> {
     let patience = Duration::from_secs(number(words, 3)?);
     let changed: u32 = number(words, 5)?;
     let mut members = Members::start(job)?;
-    let Some(first) = members.await_start(0, patience)? else { return late() };
+    let Some(first) = members.await_start(0, patience)? else { return late(&members) };
     std::thread::sleep(SETTLE);
     let before = members.messages();
     let began = monotonic_nanos();
     members.leave(changed as usize);
     members.join(changed)?;
-    let Some(last) = members.await_start(first, patience)? else { return late() };
+    let Some(last) = members.await_start(first, patience)? else { return late(&members) };
     let ended = monotonic_nanos();
     say(&format!("{began} {ended} {} {}", last - first, members.messages() - before))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn late() -> anyhow::Result<ExitCode> {
-    say(&format!("{LATE} some"))?;
+fn late(members: &Members) -> anyhow::Result<ExitCode> {
+    say(&format!("{LATE} {}", members.missing()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -113,7 +113,10 @@ pub(crate) fn measure_change(setting: &Setting, nodes: u32, ranks: u16) -> anyho
         .stderr(Stdio::inherit())
         .output()?;
     let said = String::from_utf8_lossy(&crowd.stdout).into_owned();
-    let Some([began, ended, attempts, messages]) = numbers(&said) else { return Ok(Err(trouble(&said, &limit))) };
+    let Some([began, ended, attempts, messages]) = numbers(&said) else {
+        let missing = said.trim().strip_prefix(LATE).unwrap_or("the nodes failed");
+        return Ok(Err(format!("after {limit} s: {}", missing.trim())));
+    };
     let values = [millis(began, ended), attempts as f64, messages as f64 / f64::from(nodes)];
     Ok(Ok(Sample { values: CHANGE_METRICS.into_iter().zip(values).collect(), cpu_ms: None, remark: None }))
 }
