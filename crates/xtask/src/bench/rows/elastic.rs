@@ -208,7 +208,9 @@ impl Hosts {
         fs::create_dir(&directory)?;
         let master = self.network.host(0).at(port).to_string();
         let own = self.network.host(host).ip().to_string();
-        let conf = format!("is_host={},last_call_timeout=1", u8::from(host == 0));
+        // Elsewhere the job starts when all are there, however slow the start of a launcher is.
+        let window = if change == Change::Joined { 1 } else { 30 };
+        let conf = format!("is_host={},last_call_timeout={window}", u8::from(host == 0));
         let local = RANKS.to_string();
         let mut command = Command::new(peer.program());
         match peer.kind {
