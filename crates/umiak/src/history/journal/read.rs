@@ -51,6 +51,7 @@ pub(super) const KNOWN: &[&str] = &[
     "attempt_failed",
     "retrying",
     "resizing",
+    "spares",
     "restarting",
     "finished",
 ];
