@@ -131,6 +131,11 @@ impl Election {
         match event {
             Event::Look { launch, lost } => {
                 self.launch = launch;
+                // A node may lose the coordinator in its own process, too.
+                self.state = match self.state {
+                    State::Leading { reign, .. } if lost == Some(reign.revision) => State::Idle,
+                    state => state,
+                };
                 // Its ranks are gone by now.
                 if self.seen.is_some_and(|(key, _)| key.is_some_and(|reign| self.is_own(reign))) && !self.is_leading() {
                     effects.push(Effect::Resign);
@@ -335,6 +340,19 @@ mod tests {
         assert_eq!(node.step(Event::Look { launch: 1, lost: None }, at(6001)), [Effect::Resign], "its ranks are gone");
         assert_eq!((node.deadline(), node.step(Event::Tick, at(9000))), (None, vec![]));
         assert_eq!(node.step(vacant(7), at(9001)), [Effect::Claim]);
+    }
+
+    #[test]
+    fn a_node_that_loses_its_own_coordinator_gives_the_key_back() {
+        let mut node = node();
+        node.step(Event::Look { launch: 1, lost: None }, at(0));
+        node.step(vacant(1), at(0));
+        node.step(Event::Claimed { reign: reign(1, 5), asked: at(0) }, at(0));
+        // Asked before the front heard that it leads.
+        assert_eq!(node.step(Event::Look { launch: 1, lost: Some(3) }, at(1)), []);
+        assert!(node.is_leading());
+        assert_eq!(node.step(Event::Look { launch: 1, lost: Some(5) }, at(2)), [Effect::Resign]);
+        assert_eq!(node.step(vacant(6), at(1000)), [Effect::Claim]);
     }
 
     #[test]
