@@ -571,6 +571,7 @@ impl Candidate {
                 }
             }
             WatchNews::Resync(listing) => {
+                self.machine.resync(listing.revision.0);
                 for name in ["coordinator", "np", "end"] {
                     let key = self.key(name);
                     let entry = listing.entries.iter().find(|entry| entry.key == key);

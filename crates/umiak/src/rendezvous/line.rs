@@ -96,8 +96,8 @@ impl Round {
         self.line = Line::Up { id: line, link: PeerLink::open(parts, ear), local, gone: gone.clone() };
         // Without the lifeline, the other nodes detect our death only by silence.
         if let Ok(socket) = duplicate {
-            self.reporter
-                .tell(NetReport::Lifeline { socket, frame: super::LastWords { bytes: gone, after_ranks: false } });
+            let frame = super::LastWords { bytes: gone, after_ranks: self.is_elastic };
+            self.reporter.tell(NetReport::Lifeline { socket, frame });
         }
         info!(coordinator = ?self.target, "connected");
         self.step(agent::Event::Connected);

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use tracing::{error, info};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator;
-use umiak_core::machine::round::messages::FromAgent;
+use umiak_core::machine::round::messages::{Expects, FromAgent};
 use umiak_core::model::Timestamp;
 use umiak_core::wire::frame::MessageError;
 
@@ -57,6 +57,8 @@ pub(super) struct Round {
     pub(super) said_bye: bool,
     /// Launch id of this node.
     pub(super) launch: u64,
+    /// Other nodes go on when this one is lost, and not before its ranks are gone.
+    pub(super) is_elastic: bool,
     pub(super) host: Option<Hosting>,
     /// Links that are being closed, with their deadlines.
     pub(super) closing: VecDeque<(Timestamp, u64)>,
@@ -69,7 +71,7 @@ impl Round {
     fn new(options: NetOptions, events: Sender<NetEvent>, reporter: Reporter) -> io::Result<Self> {
         let NetOptions { coordinator: target, host, join, limits, job_id, key, clock } = options;
         let now = clock.now();
-        let launch = join.launch;
+        let (launch, is_elastic) = (join.launch, matches!(join.expects, Expects::Range { .. }));
         let describe = host.as_ref().map(|host| host.describe.clone()).unwrap_or_default();
         let store = host.as_ref().and_then(|host| host.store.clone());
         let host = host.map(|host| Hosting::new(host, limits, clock, &events)).transpose()?;
@@ -85,6 +87,7 @@ impl Round {
             second: None,
             said_bye: false,
             launch,
+            is_elastic,
             host,
             closing: VecDeque::new(),
             ticked: Timestamp::from_micros(0),

@@ -125,6 +125,13 @@ impl Election {
         matches!(self.state, State::Leading { .. })
     }
 
+    /// The state of etcd is listed anew. If it is older than what was seen, etcd has lost its data and counts again.
+    pub fn resync(&mut self, at: u64) {
+        if self.seen.is_some_and(|(_, seen)| at < seen) {
+            (self.seen, self.own) = (None, 0);
+        }
+    }
+
     /// The transition function: synchronous, pure but for `self`, total.
     pub fn step(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
         let mut effects = Vec::new();
@@ -353,6 +360,16 @@ mod tests {
         assert!(node.is_leading());
         assert_eq!(node.step(Event::Look { launch: 1, lost: Some(5) }, at(2)), [Effect::Resign]);
         assert_eq!(node.step(vacant(6), at(1000)), [Effect::Claim]);
+    }
+
+    #[test]
+    fn an_etcd_that_lost_its_data_is_believed() {
+        let mut node = node();
+        node.step(Event::Look { launch: 1, lost: None }, at(0));
+        node.step(held(reign(2, 50)), at(0));
+        node.resync(3);
+        assert_eq!(node.step(vacant(3), at(1)), [Effect::Vacated]);
+        assert_eq!(node.step(Event::Look { launch: 1, lost: Some(50) }, at(2)), [Effect::Claim]);
     }
 
     #[test]
