@@ -253,7 +253,7 @@ impl Drop for Cluster<'_> {
 }
 
 /// Files in PEM format: `ca.pem`; `server.pem` for `127.0.0.1` and `client.pem`, both signed by it; `other.pem`, which
-/// nobody has signed; and `NAME.key` of each.
+/// is not signed by it; and `NAME.key` of each.
 #[derive(Debug)]
 pub struct Certificates {
     directory: TempDir,

@@ -1,5 +1,6 @@
 //! One node's side of the round: connects to the coordinator, reports the state of this node, and forwards messages.
-//! While the coordinator cannot be reached the ranks keep running; when it is lost, this node decides alone.
+//! While the coordinator cannot be reached the ranks keep running; when it is lost, this node decides alone, or in a job
+//! over etcd looks for another coordinator.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Silence until a node is suspect. Suspicion is only displayed.
+    /// Silence until a node is suspect. Suspicion is displayed; in an elastic job, the node gets no more heartbeats.
     pub fn suspect(&self) -> Duration {
         self.silence / 6
     }
