@@ -52,8 +52,9 @@ fn launcher(view: &View<'_>) -> Vec<Variable> {
         ("OMPI_MCA_orte_tmpdir_base", &meeting),
         // Each daemon would bind its processes to the same CPUs as the others of this host.
         ("OMPI_MCA_hwloc_base_binding_policy", "none"),
-        // The daemons would share files of this host.
+        // The daemons would share files of this host; two that write the topology at once end with SIGSEGV.
         ("PMIX_MCA_gds", "hash"),
+        ("OMPI_MCA_rtc_hwloc_vmhole", "none"),
         ("PRTE_MCA_prte_default_hostfile", &hosts),
         ("PRTE_MCA_plm_ssh_agent", &shell),
         ("PRTE_MCA_prte_tmpdir_base", &meeting),
