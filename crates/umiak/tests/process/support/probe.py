@@ -218,6 +218,8 @@ def fail(code):
 def main():
     started = time.time()
     report = observe(started)
+    # Tracebacks of ranks that share a console would run into each other.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     rank = rank_name(os.environ)
     # One write per line: `print` under `-u` writes the text and its newline apart.
