@@ -5,7 +5,7 @@ mod documents;
 pub use documents::read_document;
 
 use umiak_core::machine::round::messages::{Expects, FromAgent, JobKind, Join, Stage, Standing};
-use umiak_core::model::JobId;
+use umiak_core::model::{JobId, Timestamp};
 use umiak_core::wire::Session;
 use umiak_core::wire::auth::Key;
 use umiak_core::wire::frame::{Frame, LogChunk, Payload};
@@ -54,6 +54,7 @@ pub fn messages() -> Vec<FromAgent> {
     let standing = Standing::new(1, Stage::Interrupted { signal: Some(2), kill: false });
     let join = Join {
         launch: 1,
+        connection: 1,
         command: 2,
         address: [10, 0, 0, 1].into(),
         host: "node0".to_owned(),
@@ -64,7 +65,7 @@ pub fn messages() -> Vec<FromAgent> {
         logs: false,
         standing: standing.clone(),
     };
-    vec![FromAgent::Join(Box::new(join)), FromAgent::Beat, FromAgent::Standing(standing), FromAgent::Bye]
+    vec![FromAgent::Join(Box::new(join)), FromAgent::Beat { sent: Timestamp::from_micros(5) }, FromAgent::Standing(standing), FromAgent::Bye]
 }
 
 /// Frames of the agent, and their meaning, except `gone` at the end.

@@ -84,6 +84,7 @@ fn message(stranger: Stranger) -> Message {
         }
     };
     let join = Join {
+        connection: 0,
         launch: 7,
         command: 7,
         address,

@@ -89,7 +89,7 @@ impl World {
                     ToAgent::Start(start) => self.record(Entry::Start(Box::new(start.clone()), nodes)),
                     ToAgent::Stop(stop) => self.record(Entry::Stop(Box::new(stop.clone()), nodes)),
                     ToAgent::Decision(decision) => self.record(Entry::Decision(decision.clone(), nodes)),
-                    ToAgent::Waiting(_) | ToAgent::Servers(_) | ToAgent::Suspects { .. } | ToAgent::Beat => {}
+                    ToAgent::Waiting(_) | ToAgent::Servers(_) | ToAgent::Suspects { .. } | ToAgent::Beat { .. } => {}
                 }
             }
             Effect::Probe { .. }
@@ -103,7 +103,10 @@ impl World {
     /// Counts a message that is sent, heartbeats excepted.
     pub(super) fn count(&mut self, node: usize, packet: &Packet) {
         let (kind, attempt) = match packet {
-            Packet::FromAgent(FromAgent::Beat) | Packet::ToAgent(ToAgent::Beat) | Packet::Gone | Packet::Fin => return,
+            Packet::FromAgent(FromAgent::Beat { .. })
+            | Packet::ToAgent(ToAgent::Beat { .. })
+            | Packet::Gone
+            | Packet::Fin => return,
             Packet::FromAgent(FromAgent::Join(_)) => ("join", 0),
             Packet::FromAgent(FromAgent::Standing(standing)) => ("standing", standing.attempt),
             Packet::FromAgent(_) => ("other", 0),

@@ -92,7 +92,7 @@ impl World {
             Packet::FromAgent(FromAgent::Started { .. }) => return,
             Packet::FromAgent(FromAgent::Join(join)) => coordinator::Event::Joined { link, join, source: None },
             Packet::FromAgent(FromAgent::Standing(standing)) => coordinator::Event::Standing { link, standing },
-            Packet::FromAgent(FromAgent::Beat) => coordinator::Event::Beat { link },
+            Packet::FromAgent(FromAgent::Beat { sent }) => coordinator::Event::Beat { link, sent },
             Packet::FromAgent(FromAgent::Bye) => coordinator::Event::Bye { link },
             Packet::Gone => coordinator::Event::Gone { link },
             // Logs have separate connections.

@@ -67,7 +67,7 @@ impl World {
                 }
             }
             agent::Effect::Send(message) => {
-                let dropped = self.sabotage == Some(Sabotage::DropBeats) && message == FromAgent::Beat;
+                let dropped = self.sabotage == Some(Sabotage::DropBeats) && matches!(message, FromAgent::Beat { .. });
                 if let Some(conn) = self.nodes[node].conn.filter(|_| !dropped) {
                     self.transmit(conn, true, Packet::FromAgent(message));
                 }

@@ -11,7 +11,7 @@ use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{Event, Machine, NODE_LOST};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator::{self, Coordinator, Options};
-use umiak_core::machine::round::messages::{Decision, JobKind, Join, Servers, Stage, Standing, Start};
+use umiak_core::machine::round::messages::{Decision, JobKind, Join, Servers, Stage, Standing, Start, ToAgent};
 use umiak_core::model::{
     ElasticLevel, ExitCodes, FIRST_ATTEMPT, Generation, Job, JobId, Policy, Restart, StopPolicy, Timestamp,
 };
@@ -293,6 +293,7 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
     let script = &scenario.nodes[node];
     let processes = script.ranks[0].len();
     let join = Join {
+        connection: 0,
         launch: script.launch,
         command: 1,
         address: script.address,
@@ -536,7 +537,7 @@ impl World {
     pub(super) fn agent(&mut self, node: usize, event: agent::Event) {
         let quiet = match &event {
             agent::Event::Tick => true,
-            agent::Event::Heard(message) => **message == umiak_core::machine::round::messages::ToAgent::Beat,
+            agent::Event::Heard(message) => matches!(**message, ToAgent::Beat { .. }),
             _ => false,
         };
         if !quiet {

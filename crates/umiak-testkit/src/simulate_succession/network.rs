@@ -79,6 +79,7 @@ impl World {
         let script = &self.scenario.fronts[front];
         let join = Join {
             launch: node.launch,
+            connection: 0,
             command: 1,
             address: Scenario::address(script.host),
             host: format!("host{}", script.host),
@@ -128,6 +129,7 @@ impl World {
         if !self.nets[net].agent.is_over() {
             self.agent(net, agent::Event::Ended);
         }
+        self.coordinator(net, coordinator::Event::Deserted);
         self.nets[net].is_left = true;
         if let Some(conn) = self.nets[net].conn.take() {
             if !self.nets[net].said_bye {
@@ -238,16 +240,11 @@ impl World {
             Packet::FromAgent(message) => match message {
                 FromAgent::Join(join) => coordinator::Event::Joined { link, join, source: None },
                 FromAgent::Standing(standing) => coordinator::Event::Standing { link, standing },
-                FromAgent::Beat => coordinator::Event::Beat { link },
+                FromAgent::Beat { sent } => coordinator::Event::Beat { link, sent },
                 FromAgent::Bye => coordinator::Event::Bye { link },
                 FromAgent::Logs(_) | FromAgent::Started { .. } => return,
             },
         };
-        let is_replaced = self.nets[self.conns[conn].net].conn.is_some_and(|other| other != conn);
-        if let (coordinator::Event::Closed { .. }, false) = (&event, is_replaced) {
-            let (front, node) = (self.nets[net].front, self.nets[self.conns[conn].net].front);
-            self.record(Entry::Closed { front, node });
-        }
         self.coordinator(net, event);
     }
 
@@ -346,7 +343,7 @@ impl World {
         let front = self.nets[net].front;
         let is_quiet = match &event {
             agent::Event::Tick => true,
-            agent::Event::Heard(message) => matches!(**message, ToAgent::Beat | ToAgent::Waiting(_)),
+            agent::Event::Heard(message) => matches!(**message, ToAgent::Beat { .. } | ToAgent::Waiting(_)),
             _ => false,
         };
         if !is_quiet {
@@ -408,7 +405,7 @@ impl World {
         }
         let Some(host) = self.nets[net].host.as_mut().filter(|host| !host.machine.is_over()) else { return };
         let is_quiet = matches!(event, coordinator::Event::Tick | coordinator::Event::Beat { .. });
-        let is_fenced = event == coordinator::Event::Fenced;
+        let may_resign = matches!(event, coordinator::Event::Fenced | coordinator::Event::Deserted);
         let text = (self.loud && !is_quiet).then(|| format!("coordinator {front} ← {event:?}"));
         let effects = host.machine.step(event, now);
         if let Some(text) = text {
@@ -417,7 +414,8 @@ impl World {
         for effect in effects {
             self.perform_coordinator(net, effect);
         }
-        if is_fenced {
+        let has_moved = |host: &Hosting| host.machine.has_moved();
+        if may_resign && self.nets[net].host.as_ref().is_some_and(has_moved) {
             self.reigned(net);
         }
         self.wake_host(net);
@@ -427,9 +425,10 @@ impl World {
         match effect {
             coordinator::Effect::Send { links, message } => {
                 self.record_sent(net, &links, &message);
-                if message == ToAgent::Beat && self.sabotage == Some(Sabotage::BeatsToSuspects) {
+                if let (ToAgent::Beat { .. }, Some(Sabotage::FalseAnswers)) = (&message, self.sabotage) {
+                    let sent = Timestamp::from_micros(u64::MAX);
                     for conn in (0..self.conns.len()).filter(|conn| self.conns[*conn].host == net).collect::<Vec<_>>() {
-                        self.transmit(conn, false, Packet::ToAgent(ToAgent::Beat));
+                        self.transmit(conn, false, Packet::ToAgent(ToAgent::Beat { sent }));
                     }
                     return;
                 }

@@ -34,8 +34,8 @@ pub enum Sabotage {
     NoPatience,
     /// A new coordinator knows nothing of the job so far.
     ForgetPast,
-    /// Heartbeats reach nodes that the coordinator does not hear.
-    BeatsToSuspects,
+    /// Heartbeats of nodes that the coordinator does not hear are answered.
+    FalseAnswers,
     /// Nodes that lose their coordinator do not look for another.
     NeverLook,
     /// SIGTERM and SIGKILL are not sent.

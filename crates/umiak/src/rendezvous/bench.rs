@@ -334,6 +334,7 @@ impl Job {
             join: Join {
                 // As long as random values.
                 launch: launch.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                connection: 0,
                 command: 0x9e37_79b9_7f4a_7c15,
                 address: IpAddr::V4(Ipv4Addr::new(10, 128, high, low)),
                 host: format!("node-{launch:05}.cluster"),

@@ -148,7 +148,7 @@ async fn welcome(
         FromAgent::Logs(hello) => {
             Some(NetEvent::Logs { link, parts: Box::new(Parts { halves, session, rest }), hello })
         }
-        FromAgent::Standing(_) | FromAgent::Started { .. } | FromAgent::Beat | FromAgent::Bye => None,
+        FromAgent::Standing(_) | FromAgent::Started { .. } | FromAgent::Beat { .. } | FromAgent::Bye => None,
     }
 }
 

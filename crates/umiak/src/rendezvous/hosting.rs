@@ -290,7 +290,7 @@ impl Round {
             // Valid only as the first message.
             Said::Message(FromAgent::Join(_) | FromAgent::Logs(_)) => return,
             Said::Message(FromAgent::Standing(standing)) => coordinator::Event::Standing { link, standing },
-            Said::Message(FromAgent::Beat) => coordinator::Event::Beat { link },
+            Said::Message(FromAgent::Beat { sent }) => coordinator::Event::Beat { link, sent },
             Said::Message(FromAgent::Bye) => coordinator::Event::Bye { link },
         };
         self.decide(event);

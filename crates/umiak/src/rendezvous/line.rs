@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use tracing::{debug, info, trace};
-use umiak_core::machine::round::agent;
 use umiak_core::machine::round::messages::{Answer, FromAgent, ToAgent};
+use umiak_core::machine::round::{agent, coordinator};
 use umiak_core::wire::frame::Payload;
 
 use super::NetReport;
@@ -144,6 +144,7 @@ impl Round {
             self.step(agent::Event::Ended);
         }
         self.leaving = true;
+        self.decide(coordinator::Event::Deserted);
         if let Some(gatherer) = self.host.as_ref().and_then(|host| host.gatherer.as_ref()) {
             gatherer.finish();
         }

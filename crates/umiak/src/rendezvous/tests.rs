@@ -77,6 +77,7 @@ impl Job {
             host: None,
             join: Join {
                 launch,
+                connection: 0,
                 command: 7,
                 address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 host: format!("node-{launch}"),
@@ -378,7 +379,7 @@ fn another_version_is_answered_with_ours_and_shown() {
     let mut answer = Vec::new();
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     peer.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer[..9], *b"UMIAK\0\x08\x00\x01");
+    assert_eq!(answer[..9], *b"UMIAK\0\x09\x00\x01");
     first.news("the other version", |news| match news {
         News::Waiting(waiting) => {
             waiting.missing.iter().any(|missing| missing.answer == Answer::OtherVersion { version: 99 }).then_some(())
@@ -394,8 +395,8 @@ fn an_agent_of_another_version_says_which() {
     job.port = listener.local_addr().unwrap().port();
     let mut node = job.agent(2);
     let (mut peer, _) = listener.accept().unwrap();
-    peer.write_all(b"UMIAK\0\x09\x00\x01\x01\x009").unwrap();
-    let other = News::TurnedAway(Answer::OtherVersion { version: 9 });
+    peer.write_all(b"UMIAK\0\x63\x00\x01\x02\x0099").unwrap();
+    let other = News::TurnedAway(Answer::OtherVersion { version: 99 });
     node.news("a closed door", |news| (*news == other).then_some(()));
     node.finish();
 }
@@ -482,7 +483,7 @@ fn junk_is_silent_and_hinders_nobody() {
     let _ = web.read_to_end(&mut answer);
     assert!(answer.is_empty(), "{answer:?}");
     // A peer with the token that does not join, or sends invalid data, is disconnected too.
-    let beat = |session: &mut Session| session.sealer.seal(&Payload::message(&FromAgent::Beat).unwrap());
+    let beat = |session: &mut Session| session.sealer.seal(&Payload::message(&FromAgent::Bye).unwrap());
     for kind in 0..3 {
         let (mut stream, mut session) = shake_hands(&job);
         let bytes = match kind {

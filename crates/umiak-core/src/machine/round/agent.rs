@@ -96,8 +96,8 @@ pub struct Agent {
     refused: Option<Timestamp>,
     answer: Answer,
     quiet: bool,
-    /// The last message of the coordinator, on any connection.
-    last_heard: Timestamp,
+    /// When the last message was sent that the coordinator has answered. It has heard of this node since then.
+    answered: Timestamp,
     /// While the coordinator is silent, a second connection is tried. After a cut, TCP repeats what was lost only after
     /// a pause as long as the cut, and a node that waits for that is lost although it could be reached.
     second: Second,
@@ -130,6 +130,7 @@ enum Link {
     },
     Trying,
     Up {
+        joined: Timestamp,
         heard: Timestamp,
         /// True once the coordinator has accepted this node on this connection.
         welcome: bool,
@@ -150,7 +151,7 @@ impl Agent {
             refused: None,
             answer: Answer::Unknown,
             quiet: false,
-            last_heard: now,
+            answered: now,
             second: Second::Waiting { until: now },
             stepped: now,
             next_beat: now,
@@ -181,7 +182,7 @@ impl Agent {
             }
             Event::Heard(message) => {
                 if let Link::Up { heard, .. } = &mut self.link {
-                    (*heard, self.last_heard) = (now, now);
+                    *heard = now;
                     self.heard(*message, now, &mut effects);
                 }
             }
@@ -206,9 +207,9 @@ impl Agent {
             // What is unread is read within a few heartbeats; ranks do not wait for longer.
             let least = self.limits.beat() * 3;
             let fence = self.limits.fence();
-            if now + least > self.last_heard + fence {
-                self.last_heard = Timestamp::from_micros(
-                    (now + least).as_micros().saturating_sub(fence.as_micros() as u64).max(self.last_heard.as_micros()),
+            if now + least > self.answered + fence {
+                self.answered = Timestamp::from_micros(
+                    (now + least).as_micros().saturating_sub(fence.as_micros() as u64).max(self.answered.as_micros()),
                 );
             }
             self.told = self.told.map(|told| (told + slept).min(now));
@@ -237,12 +238,14 @@ impl Agent {
         times.into_iter().flatten().min()
     }
 
-    /// When this node stops its ranks because it has not heard the coordinator of an elastic job, which gives it up soon
+    /// When this node stops its ranks, because the coordinator of an elastic job may not hear it: that gives it up soon
     /// after that and starts other ranks.
     fn fence(&self) -> Option<Timestamp> {
-        let is_elastic = matches!(self.join.expects, Expects::Range { .. });
-        let is_fenced = is_elastic && self.join.standing.stage.has_ranks();
-        is_fenced.then(|| self.last_heard + self.limits.fence())
+        self.join.standing.stage.has_ranks().then(|| self.fenced_at()).flatten()
+    }
+
+    fn fenced_at(&self) -> Option<Timestamp> {
+        matches!(self.join.expects, Expects::Range { .. }).then(|| self.answered + self.limits.fence())
     }
 
     /// True if nothing is left to send or receive in this round.
@@ -262,7 +265,7 @@ impl Agent {
     /// When another connection may reach the coordinator sooner than this one. A merely slow one is kept: what is on its
     /// way would be lost with it.
     fn second_due(&self) -> Option<Timestamp> {
-        let (Link::Up { heard, welcome: true }, Second::Waiting { until }) = (self.link, self.second) else {
+        let (Link::Up { heard, welcome: true, .. }, Second::Waiting { until }) = (self.link, self.second) else {
             return None;
         };
         Some(until.max(heard + self.limits.second()))
@@ -279,7 +282,8 @@ impl Agent {
         if !self.end_second() && self.link != Link::Trying {
             return;
         }
-        self.link = Link::Up { heard: now, welcome: false };
+        self.link = Link::Up { joined: now, heard: now, welcome: false };
+        self.join.connection += 1;
         self.next_beat = now + self.limits.beat();
         self.refused = None;
         effects.push(Effect::Send(FromAgent::Join(Box::new(self.join.clone()))));
@@ -334,8 +338,9 @@ impl Agent {
         }
         match message {
             ToAgent::Welcome => {
-                if let Link::Up { welcome, .. } = &mut self.link {
+                if let Link::Up { welcome, joined, .. } = &mut self.link {
                     *welcome = true;
+                    self.answered = self.answered.max(*joined);
                 }
                 self.welcomed = true;
                 self.pause = RETRY.0;
@@ -346,7 +351,7 @@ impl Agent {
                 self.finish(News::Refused(refusal), effects);
             }
             ToAgent::Waiting(waiting) => effects.push(Effect::Tell(News::Waiting(waiting))),
-            ToAgent::Start(start) => self.start(start, effects),
+            ToAgent::Start(start) => self.start(start, now, effects),
             ToAgent::Stop(stop) => {
                 if stop.attempt == self.join.standing.attempt && self.stopped != Some(stop.attempt) {
                     self.stopped = Some(stop.attempt);
@@ -360,11 +365,11 @@ impl Agent {
                 }
             }
             ToAgent::Suspects { nodes } => effects.push(Effect::Tell(News::Suspects(nodes))),
-            ToAgent::Beat => {}
+            ToAgent::Beat { sent } => self.answered = self.answered.max(sent.min(now)),
         }
     }
 
-    fn start(&mut self, mut start: Start, effects: &mut Vec<Effect>) {
+    fn start(&mut self, mut start: Start, now: Timestamp, effects: &mut Vec<Effect>) {
         let ready = matches!(self.join.standing.stage, Stage::Ready(_));
         if !ready || !self.is_next(start.attempt) || self.started == Some(start.attempt) {
             return;
@@ -372,6 +377,11 @@ impl Agent {
         let Some(you) = start.nodes.iter().position(|node| node.launch == self.join.launch) else {
             return effects.push(Effect::Tell(News::Spare(Box::new(start))));
         };
+        // One that was on its way for so long may be over: a new connection shows what is true now.
+        if self.fenced_at().is_some_and(|fence| now >= fence) {
+            effects.push(Effect::Disconnect);
+            return self.lost_link(now);
+        }
         start.you = you as u32;
         self.started = Some(start.attempt);
         self.join.standing = Standing::new(start.attempt, Stage::Running);
@@ -517,7 +527,7 @@ impl Agent {
         }
         if self.is_up() && now >= self.next_beat {
             self.next_beat = now + self.limits.beat();
-            effects.push(Effect::Send(FromAgent::Beat));
+            effects.push(Effect::Send(FromAgent::Beat { sent: now }));
         }
         let unheard = self.told.is_some() && !self.is_up() && self.refused.is_some();
         if unheard || self.told.is_some_and(|told| now >= told + ANSWER) {

@@ -94,6 +94,7 @@ pub enum Event {
     },
     Beat {
         link: Link,
+        sent: Timestamp,
     },
     Bye {
         link: Link,
@@ -122,6 +123,8 @@ pub enum Event {
     },
     /// The lease in etcd may expire soon: another node may become the coordinator.
     Fenced,
+    /// The node beside the coordinator has left.
+    Deserted,
     /// The time of [`Coordinator::deadline`] has come.
     Tick,
 }
@@ -174,7 +177,7 @@ pub struct Coordinator {
     ended: Option<Timestamp>,
     /// Time of the last step.
     stepped: Timestamp,
-    next_beat: Timestamp,
+    next_wake: Timestamp,
     next_probe: Timestamp,
     suspects: Vec<u32>,
 }
@@ -257,7 +260,7 @@ impl Coordinator {
             servers: News::default(),
             ended: None,
             stepped: now,
-            next_beat: now,
+            next_wake: now,
             next_probe: now + PROBE,
             suspects: Vec::new(),
         }
@@ -274,8 +277,10 @@ impl Coordinator {
                     self.standing(node, standing, now, &mut effects);
                 }
             }
-            Event::Beat { link } => {
-                self.hear(link, now);
+            Event::Beat { link, sent } => {
+                if self.hear(link, now).is_some() && !self.has_moved() {
+                    effects.push(Effect::Send { links: vec![link], message: ToAgent::Beat { sent } });
+                }
             }
             Event::Bye { link } => {
                 if let Some(node) = self.hear(link, now) {
@@ -290,7 +295,10 @@ impl Coordinator {
             Event::Closed { link } => self.closed(link, now),
             Event::TurnedAway { address, answer } | Event::Probed { address, answer } => self.answered(address, answer),
             Event::Scaled { min, max } => self.scaled(min, max),
-            Event::Fenced => self.fenced(now, &mut effects),
+            Event::Fenced => self.resign(Loss::Fenced, now, &mut effects),
+            // If it had joined, it has said so.
+            Event::Deserted if self.nodes.iter().any(|node| node.join.launch == self.options.launch) => {}
+            Event::Deserted => self.resign(Loss::Left, now, &mut effects),
             Event::Tick => {}
         }
         self.watch(now, &mut effects);

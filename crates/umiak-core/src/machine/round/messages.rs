@@ -13,7 +13,7 @@ use super::bounds::{Bounded, HOST, OneLine, TEXT, listed};
 use crate::diagnose;
 use crate::facts::{Outcome, Resize, StopReason, Verdict};
 use crate::machine::job::{Decided, NODE_LOST};
-use crate::model::{Device, DeviceKind, Endpoint, Mode, Part, Port, Request, StoreHost, shown};
+use crate::model::{Device, DeviceKind, Endpoint, Mode, Part, Port, Request, StoreHost, Timestamp, shown};
 
 /// From an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +29,10 @@ pub enum FromAgent {
         attempt: u32,
         pids: Vec<u32>,
     },
-    /// Heartbeat.
-    Beat,
+    /// Heartbeat, sent at this time of the agent's clock.
+    Beat {
+        sent: Timestamp,
+    },
     /// The decision has arrived; nothing more follows.
     Bye,
 }
@@ -40,6 +42,8 @@ pub enum FromAgent {
 pub struct Join {
     /// Random number of this start of umiak on this node: tells a reconnecting node from a second job.
     pub launch: u64,
+    /// Counts the connections of this launch: an earlier one may arrive after a later one.
+    pub connection: u32,
     /// Hash of the script and its arguments, equal on all nodes of one job.
     pub command: u64,
     pub address: IpAddr,
@@ -248,7 +252,10 @@ pub enum ToAgent {
     Suspects {
         nodes: Vec<NodeName>,
     },
-    Beat,
+    /// The answer to the heartbeat that was sent at this time.
+    Beat {
+        sent: Timestamp,
+    },
 }
 
 impl Serialize for ToAgent {

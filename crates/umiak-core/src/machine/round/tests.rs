@@ -42,6 +42,7 @@ fn ready(attempt: u32, processes: u16) -> Standing {
 
 fn join(last: u8, expects: &Expects) -> Join {
     Join {
+        connection: 1,
         launch: u64::from(last),
         command: 1,
         address: address(last),
@@ -114,7 +115,7 @@ impl Round {
         while self.now < end {
             self.now = end.min(self.now + Duration::from_millis(500));
             for link in heard {
-                effects.extend(self.step(Event::Beat { link: *link }));
+                effects.extend(self.step(Event::Beat { link: *link, sent: self.now }));
             }
             effects.extend(self.step(Event::Tick));
         }
@@ -124,7 +125,8 @@ impl Round {
 
 fn sent(effects: &[Effect]) -> Vec<(Vec<u64>, ToAgent)> {
     let sent = effects.iter().filter_map(|effect| match effect {
-        Effect::Send { links, message } if *message != ToAgent::Beat => Some((links.clone(), message.clone())),
+        Effect::Send { message: ToAgent::Beat { .. }, .. } => None,
+        Effect::Send { links, message } => Some((links.clone(), message.clone())),
         _ => None,
     });
     sent.collect()
@@ -508,7 +510,7 @@ fn suspicion_and_loss() {
     assert_eq!(sent(&effects), []);
     let effects = round.pass(1000, &[1, 2]);
     assert!(matches!(&sent(&effects)[..], [(_, ToAgent::Suspects { nodes })] if nodes[0].address == address(3)));
-    let effects = round.step(Event::Beat { link: 3 });
+    let effects = round.step(Event::Beat { link: 3, sent: at(0) });
     assert!(matches!(&sent(&effects)[..], [(_, ToAgent::Suspects { nodes })] if nodes.is_empty()));
     let effects = round.pass(32_000, &[1, 2]);
     let Why::NodeLost { node, how: Loss::Silent { .. } } = &stops(&effects)[0].why else { panic!("{effects:?}") };
@@ -944,7 +946,7 @@ fn links_are_numbered_and_strangers_say_nothing() {
     let before = format!("{:?}", round.coordinator);
     for event in [
         Event::Standing { link: 9, standing: Standing::new(1, Stage::Failed { waited: false }) },
-        Event::Beat { link: 9 },
+        Event::Beat { link: 9, sent: at(0) },
         Event::Bye { link: 9 },
         Event::Gone { link: 9 },
         Event::Closed { link: 9 },

@@ -18,7 +18,7 @@ fn message(length: usize) -> Frame {
 fn there_and_back() {
     let (mut agent, mut coordinator) = sessions();
     let bytes = [
-        agent.sealer.seal(&Payload::message(&FromAgent::Beat).unwrap()),
+        agent.sealer.seal(&Payload::message(&FromAgent::Bye).unwrap()),
         agent.sealer.seal(&Payload::log(3, 1 << 40, b"loss 0.1\n").unwrap()),
         agent.sealer.seal(&Payload::log(4, 0, b"").unwrap()),
         agent.sealer.prepared_gone(),
@@ -29,7 +29,7 @@ fn there_and_back() {
     assert_eq!(
         frames,
         [
-            Frame::Message(br#"{"type":"beat"}"#.to_vec()),
+            Frame::Message(br#"{"type":"bye"}"#.to_vec()),
             Frame::Log(LogChunk { rank: 3, offset: 1 << 40, bytes: b"loss 0.1\n".to_vec() }),
             Frame::Log(LogChunk { rank: 4, offset: 0, bytes: Vec::new() }),
             Frame::Gone,

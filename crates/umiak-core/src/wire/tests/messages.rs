@@ -8,7 +8,7 @@ use crate::diagnose;
 use crate::facts::{Evidence, Line, Outcome, Snapshot, StackFrame, Subject, Usage, Verdict};
 use crate::machine::round::logs::Hello;
 use crate::machine::round::messages::*;
-use crate::model::{Device, DeviceKind, Endpoint, Exit, Port, Rank};
+use crate::model::{Device, DeviceKind, Endpoint, Exit, Port, Rank, Timestamp};
 use crate::wire::frame::{MessageError, read_first, read_message};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1));
@@ -71,7 +71,7 @@ fn stages() -> Vec<Stage> {
 
 fn from_agent() -> Vec<FromAgent> {
     let mut messages = vec![
-        FromAgent::Beat,
+        FromAgent::Beat { sent: Timestamp::from_micros(u64::MAX) },
         FromAgent::Bye,
         FromAgent::Started { attempt: 2, pids: vec![1, u32::MAX] },
         FromAgent::Logs(Hello { launch: u64::MAX, ranks: vec![0, 7] }),
@@ -81,6 +81,7 @@ fn from_agent() -> Vec<FromAgent> {
         messages.push(FromAgent::Standing(standing.clone()));
         for expects in [list(), count()] {
             messages.push(FromAgent::Join(Box::new(Join {
+                connection: u32::MAX,
                 launch: u64::MAX,
                 command: 1,
                 address: V6,
@@ -167,7 +168,7 @@ fn to_agent() -> Vec<ToAgent> {
         }),
         ToAgent::Servers(Servers { attempt: 1, missing: vec![0, 7] }),
         ToAgent::Suspects { nodes: vec![node()] },
-        ToAgent::Beat,
+        ToAgent::Beat { sent: Timestamp::from_micros(7) },
     ];
     messages.extend(refusals().into_iter().map(ToAgent::Refused));
     for why in whys {

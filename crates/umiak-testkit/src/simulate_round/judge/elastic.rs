@@ -115,6 +115,8 @@ struct State {
     is_here: bool,
     came: Timestamp,
     conn: Option<usize>,
+    /// When it was closed: its ranks may run on for a while.
+    closed: Option<Timestamp>,
     is_moving: bool,
     arrived: usize,
     alive: Option<u32>,
@@ -160,10 +162,13 @@ impl<'a> Replay<'a> {
         matches!(said, Some(Standing { stage: Stage::Ready(_), .. }))
     }
 
-    /// True if a member of the last attempt has not said yet that it is ready for the next one.
-    fn is_awaited(&self, node: usize) -> bool {
-        let said = self.nodes[node].conn.map(|conn| self.said.get(&conn));
-        said.is_some_and(|said| said.is_none_or(|said| said.attempt < self.attempt) || !self.is_ready(node))
+    /// True if a member of the last attempt has not said yet that it is ready for the next one, and is not lost yet.
+    fn is_awaited(&self, node: usize, now: Timestamp) -> bool {
+        let Some(said) = self.nodes[node].conn.map(|conn| self.said.get(&conn)) else {
+            let lost = self.run.scenario.limits.lost();
+            return self.nodes[node].closed.is_some_and(|closed| now < closed.max(self.asleep) + lost);
+        };
+        said.is_none_or(|said| said.attempt < self.attempt) || !self.is_ready(node)
     }
 
     fn ready(&self) -> Vec<usize> {
@@ -233,7 +238,7 @@ impl<'a> Replay<'a> {
             Entry::Closed { conn } => {
                 self.said.remove(conn);
                 if let Some(node) = self.nodes.iter().position(|node| node.conn == Some(*conn)) {
-                    self.nodes[node].conn = None;
+                    (self.nodes[node].conn, self.nodes[node].closed) = (None, Some(now));
                     if !self.members().contains(&node) && !self.nodes[node].is_moving {
                         self.nodes[node].arrived = 0;
                     }
@@ -360,7 +365,7 @@ impl<'a> Replay<'a> {
     fn welcome(&mut self, node: usize, conn: usize, now: Timestamp) {
         let stop = self.run.scenario.stop_time();
         let state = &mut self.nodes[node];
-        (state.conn, state.is_moving) = (Some(conn), false);
+        (state.conn, state.closed, state.is_moving) = (Some(conn), None, false);
         if state.arrived == 0 {
             self.arrivals += 1;
             state.arrived = self.arrivals;
@@ -635,7 +640,7 @@ impl<'a> Replay<'a> {
         let can_start = self.phase == Phase::Between
             && ready.len() >= self.min
             && ready.contains(&0)
-            && !self.members().iter().any(|node| self.is_awaited(*node));
+            && !self.members().iter().any(|node| self.is_awaited(*node, now));
         let guests = ready.iter().filter(|node| !self.members().contains(node)).count();
         let room = self.max.saturating_sub(self.members().len());
         let can_join = self.phase == Phase::Running && guests > 0 && room > 0;

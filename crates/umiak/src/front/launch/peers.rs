@@ -98,6 +98,7 @@ impl Recipe {
         let request = &self.spec.request;
         let join = Join {
             launch,
+            connection: 0,
             command: nodes::command_hash(&request.command),
             address: self.address,
             host: self.hostname.clone(),

@@ -411,8 +411,8 @@ server = socket.create_server(("", 7000))
 while True:
     peer, _ = server.accept()
     peer.recv(512)
-    text = b"9"
-    peer.sendall(b"UMIAK\0" + struct.pack("<HBH", 9, 1, len(text)) + text + bytes(16))
+    text = b"99"
+    peer.sendall(b"UMIAK\0" + struct.pack("<HBH", 99, 1, len(text)) + text + bytes(16))
     peer.close()
 "#;
     let script = sandbox.write("coordinator.py", coordinator);
@@ -421,7 +421,7 @@ while True:
     let outcome = cluster.launch(1, flags, HELLO).finish();
     server.kill().expect("it runs");
     server.wait().expect("it ends");
-    outcome.expect_code(123).expect_err("another version of umiak, with protocol 9");
+    outcome.expect_code(123).expect_err("another version of umiak, with protocol 99");
 
     let first = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --rdzv-port 7000", HELLO);
     let agent = r#"
@@ -432,14 +432,14 @@ for _ in range(100):
         break
     except OSError:
         time.sleep(0.1)
-peer.sendall(b"UMIAK\0" + struct.pack("<HB", 9, 7) + b"default" + bytes(16))
+peer.sendall(b"UMIAK\0" + struct.pack("<HB", 99, 7) + b"default" + bytes(16))
 print(peer.recv(512)[:9].hex())
 "#;
     let mut python = cluster.network.host(1).command("python3");
     let mut python = python.arg("-").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python runs");
     python.stdin.take().expect("a pipe").write_all(agent.as_bytes()).expect("it reads");
     let said = python.wait_with_output().expect("it ends").stdout;
-    assert_eq!(String::from_utf8_lossy(&said).trim(), "554d49414b00080001", "version 8, status 1");
+    assert_eq!(String::from_utf8_lossy(&said).trim(), "554d49414b00090001", "version 9, status 1");
     std::thread::sleep(std::time::Duration::from_millis(3500));
     first.signal(2);
     first.finish().expect_code(130).expect_err("192.168.0.2 (another version)");

@@ -76,6 +76,12 @@ impl Coordinator {
         self.options.succession.is_some()
     }
 
+    /// True once the job goes on under another coordinator. Heartbeats are no longer answered: nodes that do not hear of it
+    /// stop their ranks.
+    pub fn has_moved(&self) -> bool {
+        matches!(&self.phase, Phase::Ended { decision, .. } if decision.moves())
+    }
+
     /// True for the node beside the coordinator.
     pub(super) fn is_own(&self, node: usize) -> bool {
         self.nodes[node].join.launch == self.options.launch
@@ -158,12 +164,13 @@ impl Coordinator {
         }
         effects.extend(self.refusals.rest().map(|count| Effect::RefusedMore { count }));
         self.send_all(ToAgent::Decision(decision.clone()), effects);
+        effects.extend(self.early.drain(..).map(|(link, ..)| Effect::Close { link }));
         self.phase = Phase::Ended { decision, since: now };
     }
 
-    pub(super) fn fenced(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if !matches!(self.phase, Phase::Ended { .. } | Phase::Over) {
-            self.hand_over(Loss::Fenced, now, effects);
+    pub(super) fn resign(&mut self, how: Loss, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.may_move() && !matches!(self.phase, Phase::Ended { .. } | Phase::Over) {
+            self.hand_over(how, now, effects);
         }
     }
 
@@ -189,16 +196,19 @@ impl Coordinator {
         }
     }
 
-    /// The members of the next attempt in their order, if it can start. Members of the last one are waited for as long as
-    /// they are connected. Others are waited for only before the first one.
+    /// The members of the next attempt in their order, if it can start. Members of the last one are waited for until they
+    /// are lost. Others are waited for only before the first one.
     pub(super) fn ready_members(&mut self, now: Timestamp) -> Option<Vec<usize>> {
         let (min, max) = self.range()?;
         let is_first = self.members.started.is_empty();
         self.members.awaited.take_if(|(_, until)| now >= *until);
         let before: HashMap<u64, usize> = self.members.started.iter().copied().zip(0..).collect();
         let mut ready: Vec<usize> = (0..self.nodes.len()).filter(|node| self.nodes[*node].is_ready()).collect();
-        let is_awaited =
-            |node: &super::Node| node.link.is_some() && !node.is_ready() && before.contains_key(&node.join.launch);
+        // The ranks of a member whose connection broke may still run.
+        let is_awaited = |node: &super::Node| {
+            let is_here = node.link.is_some() && before.contains_key(&node.join.launch);
+            !node.is_ready() && (is_here || node.was_member)
+        };
         if ready.len() < min || !ready.iter().any(|node| self.is_own(*node)) || self.nodes.iter().any(is_awaited) {
             self.members.enough = None;
             return None;

@@ -1,4 +1,4 @@
-//! Timed actions: heartbeats, suspicion, loss, news.
+//! Timed actions: suspicion, loss, news.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{Coordinator, Effect, Link, News, Node, Phase};
 use crate::model::Timestamp;
 
 impl Coordinator {
-    /// Steps come at least with every heartbeat. After a longer gap this process itself was suspended, so that time
+    /// Steps come at least as often as heartbeats. After a longer gap this process itself was suspended, so that time
     /// does not count as silence.
     pub(super) fn wake(&mut self, now: Timestamp) {
         let slept = now.since(self.stepped);
@@ -26,7 +26,7 @@ impl Coordinator {
         let limits = &self.options.limits;
         // Called for every event: one allocation.
         let mut times = Vec::with_capacity(self.nodes.len() + 4);
-        times.push(self.next_beat);
+        times.push(self.next_wake);
         match &self.phase {
             Phase::Over => return None,
             Phase::Gathering { since } => {
@@ -45,7 +45,7 @@ impl Coordinator {
             }
             Phase::Stopping { since, .. } => times.push(*since + self.options.settle + self.patience()),
             // Losses no longer matter.
-            Phase::Ended { since, .. } => return Some(self.next_beat.min(*since + GOODBYE)),
+            Phase::Ended { since, .. } => return Some(self.next_wake.min(*since + GOODBYE)),
         }
         times.extend(self.window_ends());
         for node in self.nodes.iter().filter(|node| node.lost.is_none()) {
@@ -54,18 +54,13 @@ impl Coordinator {
         times.into_iter().min()
     }
 
-    /// Handles everything that is due by time: heartbeats, suspicion, loss, news.
+    /// Handles everything that is due by time: suspicion, loss, news.
     pub(super) fn watch(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if matches!(self.phase, Phase::Over) {
             return;
         }
-        if now >= self.next_beat {
-            self.next_beat = now + self.options.limits.beat();
-            let nodes = self.nodes.iter().filter(|node| self.is_heard(node, now));
-            let links: Vec<Link> = nodes.filter_map(|node| node.link).collect();
-            if !links.is_empty() {
-                effects.push(Effect::Send { links, message: ToAgent::Beat });
-            }
+        if now >= self.next_wake {
+            self.next_wake = now + self.options.limits.beat();
         }
         effects.extend(self.refusals.due(now).map(|count| Effect::RefusedMore { count }));
         self.lose(now, effects);
@@ -103,7 +98,8 @@ impl Coordinator {
         }
     }
 
-    /// When a node is lost that is not heard until then. In an elastic job, its ranks have stopped by then, connected or not.
+    /// When a node is lost that is not heard until then. In an elastic job, its ranks have stopped by then, connected or
+    /// not: its last message was the last one that was answered.
     fn lost_at(&self, node: &Node) -> Timestamp {
         let limits = &self.options.limits;
         let silent = node.heard + limits.lost();
@@ -125,18 +121,12 @@ impl Coordinator {
         if places != self.suspects && !self.is_forming() && !matches!(self.phase, Phase::Ended { .. }) {
             self.suspects = places;
             let names = suspects.into_iter().map(|node| self.name(node)).collect();
-            let members = self.nodes.iter().filter(|node| node.is_member && self.is_heard(node, now));
+            let members = self.nodes.iter().filter(|node| node.is_member);
             let links: Vec<Link> = members.filter_map(|node| node.link).collect();
             if !links.is_empty() {
                 effects.push(Effect::Send { links, message: ToAgent::Suspects { nodes: names } });
             }
         }
-    }
-
-    /// False for a node of an elastic job that is suspect. It must not take us for well, and hears nothing that keeps its
-    /// ranks running: it stops them before it is given up.
-    pub(super) fn is_heard(&self, node: &Node, now: Timestamp) -> bool {
-        !self.is_elastic() || now < node.heard + self.options.limits.suspect()
     }
 
     /// How long ends are collected after the settle window. A node that reported a failed rank has the reason, and a

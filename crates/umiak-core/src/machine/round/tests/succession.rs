@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::messages::{AttemptEnd, Expects, Join, Loss, Stage, Standing, Start, ToAgent, Why};
+use super::super::messages::{AttemptEnd, Expects, Join, Loss, Refusal, Stage, Standing, Start, ToAgent, Why};
 use super::{Round, at, decision, hear, join, news, options, own, ready, sent, starts, stops};
 use crate::facts::Outcome;
 use crate::machine::round::agent::{self, Agent, News};
@@ -239,39 +239,65 @@ fn a_node_stops_before_it_is_given_up() {
     let pass = |agent: &mut Agent, from: u64, to: u64| -> Vec<News> {
         (from..=to).step_by(500).flat_map(|time| news(&agent.step(agent::Event::Tick, at(time)))).collect()
     };
-    // Without ranks, it waits.
+    // Without ranks, it waits. A start that was on its way for so long may be over.
     assert_eq!(pass(&mut agent, 500, 21_000), [News::Quiet]);
     let (mut round, start) = running(options(&range(), 0));
-    hear(&mut agent, ToAgent::Start(start), 21_000);
+    let late = hear(&mut agent, ToAgent::Start(start.clone()), 21_000);
+    assert!(late.contains(&agent::Effect::Disconnect) && news(&late) == [News::Back], "{late:?}");
+    agent.step(agent::Event::Connected, at(21_000));
+    hear(&mut agent, ToAgent::Welcome, 21_000);
+    assert!(matches!(news(&hear(&mut agent, ToAgent::Start(start), 21_000))[..], [News::Start(_)]));
     agent.step(agent::Event::Standing(Standing::new(1, Stage::Running)), at(21_000));
-    // The coordinator does not hear it, and says nothing to it any more.
-    let beats = |effects: &[Effect]| {
-        let is_beat =
-            |effect: &Effect| matches!(effect, Effect::Send { links, message: ToAgent::Beat } if links.contains(&2));
-        effects.iter().any(is_beat)
-    };
-    assert!(beats(&round.pass(4_500, &[1, 3, 4])));
-    assert!(!beats(&round.pass(25_500, &[1, 3, 4])));
-    assert!(matches!(stops(&round.pass(1_000, &[1, 3, 4]))[0].why, Why::NodeLost { .. }));
-    let lost = News::Lost(Loss::Silent { after: limits.fence() });
+    // The coordinator does not hear it. Whatever else it says does not keep the ranks running.
+    assert!(matches!(stops(&round.pass(31_000, &[1, 3, 4]))[0].why, Why::NodeLost { .. }));
     assert_eq!(pass(&mut agent, 21_500, 40_500), [News::Quiet]);
+    hear(&mut agent, ToAgent::Suspects { nodes: Vec::new() }, 40_500);
+    let lost = News::Lost(Loss::Silent { after: limits.fence() });
     assert_eq!(pass(&mut agent, 41_000, 41_000), [lost]);
 }
 
-/// Messages to this link.
-fn to_link(effects: &[Effect], link: u64) -> Vec<ToAgent> {
-    sent(effects).into_iter().filter(|(links, _)| links.contains(&link)).map(|(_, message)| message).collect()
+#[test]
+fn heartbeats_are_answered_until_the_job_moves() {
+    let (mut round, _) = running(over_etcd(None));
+    let answer = Effect::Send { links: vec![2], message: ToAgent::Beat { sent: at(7) } };
+    let beat = Event::Beat { link: 2, sent: at(7) };
+    assert!(round.step(beat.clone()).contains(&answer));
+    round.step(Event::Fenced);
+    assert!(!round.step(beat).contains(&answer), "nodes that miss the decision stop by themselves");
 }
 
 #[test]
-fn a_suspect_hears_nothing_that_keeps_its_ranks_running() {
-    let (mut round, _) = running(options(&range(), 0));
-    round.pass(4_500, &[1, 3, 4]);
-    // It is the suspect, and then another node is one too.
-    let mut effects = round.pass(2_000, &[1, 3, 4]);
-    effects.extend(round.pass(6_000, &[1, 3]));
-    assert!(to_link(&effects, 3).iter().any(|message| matches!(message, ToAgent::Suspects { .. })));
-    assert_eq!(to_link(&effects, 2), [], "its coordinator does not hear it");
+fn a_coordinator_whose_node_never_joined_hands_over() {
+    let mut round = Round::new(over_etcd(None));
+    assert!(round.join(join(2, &range())).is_empty(), "it waits for the first node");
+    let effects = round.step(Event::Deserted);
+    assert!(effects.contains(&Effect::Close { link: 2 }));
+    let effects = round.join(join(2, &range()));
+    assert!(matches!(&sent(&effects)[..], [(_, ToAgent::Refused(Refusal::TooLate))]), "{effects:?}");
+}
+
+#[test]
+fn an_earlier_connection_that_arrives_late_is_closed() {
+    let (mut round, _) = running(over_etcd(None));
+    let back = Join { connection: 3, standing: Standing::new(1, Stage::Running), ..join(2, &range()) };
+    let late = Join { connection: 2, standing: ready(1, 2), ..join(2, &range()) };
+    round.step(Event::Joined { link: 12, join: Box::new(back), source: None });
+    let effects = round.step(Event::Joined { link: 13, join: Box::new(late), source: None });
+    assert_eq!(effects, [Effect::Close { link: 13 }]);
+}
+
+#[test]
+fn a_member_whose_connection_broke_is_awaited() {
+    let (mut round, _) = running(over_etcd(None));
+    round.step(Event::Closed { link: 3 });
+    round.stands(2, 1, Stage::Failed { waited: false });
+    round.stands(2, 1, Stage::Told(vec![]));
+    round.pass(12_000, &[1, 2, 4]);
+    for link in [1, 2, 4] {
+        assert!(starts(&round.step(Event::Standing { link, standing: ready(2, 2) })).is_empty());
+    }
+    assert!(starts(&round.pass(17_000, &[1, 2, 4])).is_empty(), "its ranks may run");
+    assert_eq!(starts(&round.pass(3_000, &[1, 2, 4])).len(), 1);
 }
 
 #[test]
