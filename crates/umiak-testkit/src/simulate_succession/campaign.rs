@@ -64,7 +64,6 @@ fn things(run: &Run) -> BTreeSet<String> {
             | Entry::Died { .. }
             | Entry::Reigned { .. }
             | Entry::Leaves { .. }
-            | Entry::Closed { .. }
             | Entry::Spawned { .. }
             | Entry::Stopping { .. }
             | Entry::Ended { .. }

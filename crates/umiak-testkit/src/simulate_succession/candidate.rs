@@ -209,12 +209,13 @@ impl World {
     }
 
     fn renewed(&mut self, front: usize, ask: Ask, reply: Reply) {
+        let old = |ask: Ask| if let Ask::Renew(lease) = ask { Some(lease) } else { None };
         let asked = self.fronts[front].asked;
         let candidate = &mut self.fronts[front].candidate;
         candidate.renewing = false;
         match (ask, reply) {
             // The lease may have been given up meanwhile.
-            (_, Reply::Lease(lease)) if candidate.lease.is_none_or(|own| own == lease) => {
+            (ask, Reply::Lease(lease)) if candidate.lease == old(ask) => {
                 candidate.lease = Some(lease);
                 self.elect(front, Event::Renewed { asked });
             }

@@ -34,11 +34,6 @@ pub enum Entry {
     Reigned {
         front: usize,
     },
-    /// The coordinator `front` learns that the connection of this node is closed.
-    Closed {
-        front: usize,
-        node: usize,
-    },
     /// The coordinator starts an attempt on these launches of umiak.
     Started {
         front: usize,

@@ -15,8 +15,7 @@ use super::world::Run;
 pub enum Rule {
     /// At most one node is a coordinator that may start ranks.
     OneCoordinator,
-    /// Ranks of two attempts never run at once, unless those of the older one have been ordered to stop. A coordinator
-    /// does not wait for a member whose connection broke, so that its ranks may run until it stops them by itself.
+    /// Ranks of two attempts never run at once, unless those of the older one have been ordered to stop.
     OneSide,
     /// Ranks end within the grace after they were ordered to stop, and no rank is left over.
     NoRank,
@@ -55,7 +54,6 @@ pub(super) fn check(run: &Run) -> Vec<Violation> {
         ranks: BTreeMap::new(),
         last: BTreeMap::new(),
         reigns: BTreeSet::new(),
-        closed: BTreeSet::new(),
         restarts: 0,
         started: 0,
         fails: None,
@@ -87,8 +85,6 @@ struct Judge<'run> {
     /// The last attempt of each launch.
     last: BTreeMap<usize, u32>,
     reigns: BTreeSet<usize>,
-    /// Launches whose connection to the current coordinator broke, in this attempt.
-    closed: BTreeSet<usize>,
     restarts: u32,
     /// The last attempt that was started.
     started: u32,
@@ -144,7 +140,6 @@ impl Judge<'_> {
                 self.restarts = self.restarts.min(*restarts);
                 // One that was lost before the start is not known to the next coordinator.
                 self.fails = None;
-                self.closed.clear();
                 let others = self.reigns.clone();
                 self.check(others.is_empty(), Rule::OneCoordinator, || {
                     format!("{front} leads by revision {revision} while {others:?} still do, at {now:?}")
@@ -153,11 +148,6 @@ impl Judge<'_> {
             }
             Entry::Reigned { front } => {
                 self.reigns.remove(front);
-            }
-            Entry::Closed { front, node } => {
-                if self.reigns.contains(front) {
-                    self.closed.insert(*node);
-                }
             }
             Entry::Started { front, start, members } => {
                 let max = self.run.scenario.restart.max;
@@ -193,12 +183,10 @@ impl Judge<'_> {
             format!("{front} starts attempt {attempt} while ranks of {own:?} run there")
         });
         let others = self.ranks.iter().filter(|(_, ranks)| ranks.attempt != attempt && ranks.stopping.is_none());
-        let others = others.filter(|(front, _)| !self.closed.contains(front));
         let others: Vec<(usize, u32)> = others.map(|(front, ranks)| (*front, ranks.attempt)).collect();
         self.check(others.is_empty(), Rule::OneSide, || {
             format!("{front} starts attempt {attempt} at {now:?} while these train (launch, attempt): {others:?}")
         });
-        self.closed.remove(&front);
         let last = self.last.insert(front, attempt);
         self.check(last.is_none_or(|last| attempt > last), Rule::Attempts, || {
             format!("{front} runs attempt {attempt} after {last:?}")
