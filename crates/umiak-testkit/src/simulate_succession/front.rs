@@ -129,10 +129,7 @@ impl World {
             seed: scenario.seed,
         };
         let known = self.fronts[front].start.as_ref();
-        let restarts = known.map_or(0, |start| {
-            let changes = start.last.map_or(0, |last| last.changes);
-            (start.attempt - FIRST_ATTEMPT).saturating_sub(changes)
-        });
+        let restarts = known.and_then(|start| start.last).map_or(0, |last| last.counted);
         self.record(Entry::Leads { front, revision: reign.revision, restarts });
         self.begin_net(front, port.get(), Some(options));
     }

@@ -240,8 +240,8 @@ impl Coordinator {
             (None, None) => Members::default(),
         };
         let attempt = past.map_or(FIRST_ATTEMPT, |past| past.start.attempt + 1);
-        // Failures count as if they had happened just now.
-        let restarts = members.last.map_or(0, |last| (attempt - FIRST_ATTEMPT).saturating_sub(last.changes));
+        // Failures that counted then count as if they had happened just now.
+        let restarts = members.last.map_or(0, |last| last.counted);
         Self {
             options,
             nodes: Vec::new(),

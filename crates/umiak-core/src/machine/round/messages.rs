@@ -452,6 +452,8 @@ pub struct LastAttempt {
     pub end: AttemptEnd,
     /// How many attempts ended because nodes came or went.
     pub changes: u32,
+    /// How many restarts count against the budget: those within `--restart-window`.
+    pub counted: u32,
 }
 
 /// Why an attempt was followed by another.

@@ -163,7 +163,7 @@ fn to_agent() -> Vec<ToAgent> {
             paddle_store: store,
             torch_store: store,
             restarts: Some(3),
-            last: Some(LastAttempt { world: 4, end: AttemptEnd::NodeLost, changes: 1 }),
+            last: Some(LastAttempt { world: 4, end: AttemptEnd::NodeLost, changes: 1, counted: 2 }),
             you: 0,
         }),
         ToAgent::Servers(Servers { attempt: 1, missing: vec![0, 7] }),

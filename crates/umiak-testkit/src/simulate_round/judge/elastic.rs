@@ -461,6 +461,7 @@ impl<'a> Replay<'a> {
                 world: start.nodes.iter().map(|share| share.processes.len() as u32).sum(),
                 end,
                 changes: start.last.map_or(0, |last| last.changes) + u32::from(is_change),
+                counted: start.last.map_or(0, |last| last.counted) + u32::from(!is_change),
             });
             judge.check(start.last == last, Rule::Last, || {
                 format!("node {index}, attempt {}: {:?}, not {last:?}", start.attempt, start.last)

@@ -42,12 +42,12 @@ impl Members {
     pub(super) fn after(past: &Past, now: Timestamp) -> Self {
         let started: Vec<u64> = past.start.nodes.iter().map(|node| node.launch).collect();
         let world = past.start.nodes.iter().map(|node| node.processes.len() as u32).sum();
-        let changes = past.start.last.map_or(0, |last| last.changes) + 1;
+        let (changes, counted) = past.start.last.map_or((0, 0), |last| (last.changes, last.counted));
         let awaited = started.iter().copied().filter(|launch| *launch != past.coordinator).collect();
         Self {
             started,
             world,
-            last: Some(LastAttempt { world, end: past.end, changes }),
+            last: Some(LastAttempt { world, end: past.end, changes: changes + 1, counted }),
             awaited: Some((awaited, now + past.patience)),
             ..Self::default()
         }
@@ -334,7 +334,8 @@ impl Coordinator {
         };
         let is_failure = matches!(end, AttemptEnd::RankFailed | AttemptEnd::Hung);
         let changes = self.members.last.map_or(0, |last| last.changes) + u32::from(!is_failure);
-        self.members.last = Some(LastAttempt { world: self.members.world, end, changes });
+        let counted = self.restarts.len() as u32;
+        self.members.last = Some(LastAttempt { world: self.members.world, end, changes, counted });
         (self.members.enough, self.members.joiners) = (None, None);
         if self.is_elastic() {
             self.nodes.retain(|node| node.lost.is_none());
