@@ -564,7 +564,8 @@ impl<'a> Replay<'a> {
         let causes = decision.verdict.as_ref().map_or(&[][..], |verdict| &verdict.causes);
         let cannot_start = |cause: &Finding| matches!(cause.exit, Exit::Spawn(_));
         if is_failure(decision) && decision.restart.is_none() && counted < max {
-            let own = |fault: &Fault| fault.node() == 0;
+            // `umiak stop` is about the job, on every node.
+            let own = |fault: &Fault| fault.node() == 0 || matches!(fault, Fault::Stop { .. });
             let is_own = self.run.scenario.faults.iter().any(|(_, fault)| own(fault));
             let spawn = causes.iter().any(cannot_start);
             // The coordinator waits for the report of a failed node longer than its own node waits for the decision.
