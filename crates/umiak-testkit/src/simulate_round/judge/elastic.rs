@@ -336,7 +336,7 @@ impl<'a> Replay<'a> {
         let scenario = &self.run.scenario;
         let tells = matches!(self.last_fault, Some(Fault::KillFront { .. }))
             && self.nodes[node].conn.is_some()
-            && !self.was_cut(node, now);
+            && !self.was_cut(node, now + scenario.ways());
         let notice =
             if tells { scenario.ways() } else { scenario.limits.lost() + scenario.limits.reconnect + scenario.ways() };
         self.lost = Some((node, now.max(self.nodes[node].disturbed) + notice));
