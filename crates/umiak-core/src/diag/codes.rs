@@ -257,6 +257,8 @@ register! {
         "Jobs over etcd are told apart by their ids, and this job has the one that every job has when none is given. Nodes of different jobs would meet under it. Give each job its own `--job_id`, or `--rdzv-id` with torchrun.";
     R0044, 0, "the command before the round failed",
         "`--elastic_pre_hook` names a command that runs on each node before its ranks start. It failed, or could not be started. Ranks start all the same, as in Paddle. Its output is in `elastic_pre_hook.log` in the log directory.";
+    R0045, 0, "nodes run different commands",
+        "A node of an elastic job was started with another script, or with other arguments, than the coordinator's node. It takes part all the same, because paths may differ between hosts. If it belongs to another job, stop it and give each job its own id.";
     J0001, 125, "runs cannot be recorded",
         "Runs are kept below `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. That directory cannot be created, read or written. Make it writable, or set another one with `UMIAK_HOME`.";
     J0002, 2, "no such run",

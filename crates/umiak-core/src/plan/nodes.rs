@@ -1,11 +1,15 @@
 //! Several nodes: the index of this node, the port where they meet, and the network interface of the ranks.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 
 use crate::contract::Variable;
 use crate::diag::{Code, Diagnostic};
+use crate::machine::round::bounds::cut;
+use crate::mask;
 use crate::model::meeting::{self, FIRST_PORT, PORTS};
 use crate::model::{CommandRequest, Crew, Mode, Port, PortRequest, Request, ServerMode};
+use crate::quote;
 
 use super::{Address, Inventory};
 
@@ -123,6 +127,16 @@ fn named(request: &Request, nodes: usize) -> Option<(u32, u32)> {
 pub fn command_hash(command: &CommandRequest) -> u64 {
     let words = std::iter::once(&command.script).chain(&command.args);
     meeting::fnv(words.flat_map(|word| word.as_encoded_bytes().iter().copied().chain([0])))
+}
+
+/// Bytes of a command that other nodes see.
+const LINE: usize = 2048;
+
+/// Script and arguments as displayed on other nodes, without secrets.
+pub fn command_line(command: &CommandRequest) -> String {
+    let words: Vec<OsString> = std::iter::once(&command.script).chain(&command.args).cloned().collect();
+    let words: Vec<String> = mask::words(&words).iter().map(|word| quote::shell::quoted(word)).collect();
+    cut(&words.join(" "), LINE).to_owned()
 }
 
 /// The address at which other hosts most likely reach this one: the first that is not loopback or link-local.

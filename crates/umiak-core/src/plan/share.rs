@@ -58,6 +58,7 @@ impl Share {
             torch_store: store(stores[1]),
             restarts: None,
             last: None,
+            commands: Vec::new(),
             you: you as u32,
         };
         Self::of(request, layout, &start)

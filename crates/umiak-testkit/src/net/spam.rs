@@ -87,6 +87,7 @@ fn message(stranger: Stranger) -> Message {
         connection: 0,
         launch: 7,
         command: 7,
+        line: String::new(),
         address,
         host: String::new(),
         expects: Expects::Count { nodes: 3, sort_ip: false },

@@ -296,6 +296,7 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
         connection: 0,
         launch: script.launch,
         command: 1,
+        line: String::new(),
         address: script.address,
         host: script.host(),
         expects: script.expects.clone(),

@@ -81,6 +81,7 @@ impl World {
             launch: node.launch,
             connection: 0,
             command: 1,
+            line: String::new(),
             address: Scenario::address(script.host),
             host: format!("host{}", script.host),
             expects: self.scenario.expects(),

@@ -336,6 +336,7 @@ impl Job {
                 launch: launch.wrapping_mul(0x9e37_79b9_7f4a_7c15),
                 connection: 0,
                 command: 0x9e37_79b9_7f4a_7c15,
+                line: String::new(),
                 address: IpAddr::V4(Ipv4Addr::new(10, 128, high, low)),
                 host: format!("node-{launch:05}.cluster"),
                 expects: self.expects(),

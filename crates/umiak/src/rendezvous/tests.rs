@@ -79,6 +79,7 @@ impl Job {
                 launch,
                 connection: 0,
                 command: 7,
+                line: String::new(),
                 address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 host: format!("node-{launch}"),
                 expects: self.expects.clone(),

@@ -607,6 +607,7 @@ impl Coordinator {
             },
             restarts: Some(self.options.restart.max),
             last: self.members.last,
+            commands: self.commands(),
             you: 0,
         };
         self.send_all(ToAgent::Start(start.clone()), effects);

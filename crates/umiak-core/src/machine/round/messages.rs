@@ -46,6 +46,9 @@ pub struct Join {
     pub connection: u32,
     /// Hash of the script and its arguments, equal on all nodes of one job.
     pub command: u64,
+    /// The same as displayed, without secrets.
+    #[serde(default, skip_serializing_if = "is_default", with = "OneLine::<TEXT>")]
+    pub line: String,
     pub address: IpAddr,
     #[serde(with = "OneLine::<HOST>")]
     pub host: String,
@@ -440,9 +443,20 @@ pub struct Start {
     /// The attempt before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastAttempt>,
+    /// In an elastic job whose nodes were started with different commands: the coordinator's, then the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<NodeCommand>,
     /// The receiving node. Not sent, so that all nodes receive the same bytes: an agent finds itself by its launch id.
     #[serde(skip)]
     pub you: u32,
+}
+
+/// The script of a node and its arguments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCommand {
+    pub node: u32,
+    #[serde(with = "OneLine::<TEXT>")]
+    pub line: String,
 }
 
 /// How large the last attempt was, and why it ended.

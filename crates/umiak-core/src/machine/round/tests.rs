@@ -45,6 +45,7 @@ fn join(last: u8, expects: &Expects) -> Join {
         connection: 1,
         launch: u64::from(last),
         command: 1,
+        line: String::new(),
         address: address(last),
         host: format!("host{last}"),
         expects: expects.clone(),

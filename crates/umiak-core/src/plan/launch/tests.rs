@@ -182,6 +182,7 @@ fn start() -> Start {
         torch_store: endpoint(7002),
         restarts: None,
         last: None,
+        commands: Vec::new(),
         you: 1,
     }
 }

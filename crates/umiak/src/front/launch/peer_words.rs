@@ -13,6 +13,9 @@ const NAMED: usize = 4;
 /// A longer list of nodes is not shown in full.
 const LISTED: usize = 64;
 
+/// Characters of a command in a row.
+const SHOWN: usize = 160;
+
 /// `joined 6/8, missing 10.0.0.7 (no route), 10.0.0.8 (other token)`.
 pub(super) fn waiting(waiting: &Waiting) -> String {
     let mut text = match (waiting.most, waiting.window) {
@@ -204,6 +207,33 @@ pub(super) fn other_restarts(restarts: u32, own: u32) -> Diagnostic {
         .hint("give every node the same `--max_restart`")
 }
 
+/// The notice about a node with another command, on the coordinator's node or on that node.
+pub(super) fn other_command(other: &NodeName, own: &str, theirs: &str, is_host: bool) -> Diagnostic {
+    let message = if is_host {
+        format!("node {} runs another command than this node", node(other))
+    } else {
+        format!("this node runs another command than the coordinator's node, {}", node(other))
+    };
+    let (own, theirs) = around_difference(own, theirs);
+    Diagnostic::notice(Code::R0045, message)
+        .row("this node", own)
+        .row(&other.address.to_string(), theirs)
+        .hint("give every node of a job the same script and arguments; for a second job, use another job id")
+}
+
+/// Two different lines, or what of them fits into a row: from the first word that differs.
+fn around_difference(one: &str, other: &str) -> (String, String) {
+    let same = one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count();
+    let word = one.as_bytes()[..same].iter().rposition(|byte| *byte == b' ').map_or(0, |space| space + 1);
+    let cut = |line: &str| {
+        let (from, before) = if line.chars().count() > SHOWN { (word, "… ") } else { (0, "") };
+        let rest: String = line[from..].chars().take(SHOWN).collect();
+        let (before, after) = (if from == 0 { "" } else { before }, if line[from..] == rest { "" } else { " …" });
+        if rest.is_empty() { "(nothing more)".to_owned() } else { format!("{before}{rest}{after}") }
+    };
+    (cut(one), cut(other))
+}
+
 /// The error if the coordinator rejects this node.
 pub(super) fn turned_away(answer: &Answer, at: &str) -> Diagnostic {
     let hint = match answer {
@@ -260,4 +290,22 @@ pub(super) fn why(why: &Why) -> Option<Diagnostic> {
         Why::CoordinatorLost { how } => Diagnostic::error(Code::R0005, format!("the coordinator was lost: {how}"))
             .hint("check its console, its kernel log and the network between the nodes"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_differ() {
+        let name = NodeName { node: 1, address: IpAddr::from([10, 0, 0, 3]), host: "gpu-c".to_owned() };
+        assert_eq!(
+            other_command(&name, "train.py --lr 0.1", "train.py --lr 0.2", true).to_plain(),
+            "notice[R0045]: node 10.0.0.3 (gpu-c) runs another command than this node\n  this node  train.py --lr 0.1\n  10.0.0.3   train.py --lr 0.2\nhint: give every node of a job the same script and arguments; for a second job, use another job id\n"
+        );
+        let long = format!("train.py {} --lr", "é".repeat(SHOWN));
+        let pair = |one: &str, other: &str| around_difference(&format!("{long} {one}"), &format!("{long}{other}"));
+        assert_eq!(pair("0.1", " 0.2 --epochs 3"), ("… 0.1".to_owned(), "… 0.2 --epochs 3".to_owned()));
+        assert_eq!(pair("0.1", ""), ("… --lr 0.1".to_owned(), "… --lr".to_owned()));
+    }
 }

@@ -1,5 +1,6 @@
 //! Several nodes: this one finds the others, offers its ports, and waits until all have joined.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, TcpListener};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
@@ -18,7 +19,9 @@ use umiak_core::machine::exit_code::{self, STOPPED};
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
-use umiak_core::machine::round::messages::{Expects, JobKind, Join, Refusal, Stage, Standing, Start, Why};
+use umiak_core::machine::round::messages::{
+    Expects, JobKind, Join, NodeCommand, NodeName, Refusal, Stage, Standing, Start, Why,
+};
 use umiak_core::model::{Endpoint, FIRST_ATTEMPT, Nodes, OutputMode, Port, StoreHost};
 use umiak_core::plan::paddle_lines::copy_to_others;
 use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
@@ -56,6 +59,8 @@ pub(super) struct Peers {
     meets_at: (String, Option<Port>),
     /// For jobs over etcd.
     pub(super) candidacy: Option<Candidacy>,
+    /// Commands of other nodes that were shown.
+    told: HashSet<(IpAddr, String)>,
 }
 
 /// What this node needs to join the others. With etcd, it may join them again, at another coordinator.
@@ -100,6 +105,7 @@ impl Recipe {
             launch,
             connection: 0,
             command: nodes::command_hash(&request.command),
+            line: nodes::command_line(&request.command),
             address: self.address,
             host: self.hostname.clone(),
             expects: self.expects.clone(),
@@ -177,6 +183,7 @@ impl Peers {
                 logs: None,
                 meets_at: (address.to_string(), None),
                 candidacy: Some(candidacy),
+                told: HashSet::new(),
             });
         }
         let place = meeting::place(spec, inventory, &key)?;
@@ -206,7 +213,7 @@ impl Peers {
         });
         let host = place.host.map(|listener| recipe.host(listener, launch, gather, None));
         let net = Some(recipe.connect(place.target, host, launch, standing)?);
-        Ok(Self { net, recipe, at: place.at, is_host, gathers, logs, meets_at, candidacy: None })
+        Ok(Self { net, recipe, at: place.at, is_host, gathers, logs, meets_at, candidacy: None, told: HashSet::new() })
     }
 
     /// Waits until all nodes have joined. A signal ends the wait on all nodes.
@@ -296,6 +303,9 @@ impl Peers {
                 }
                 News::Start(start) => {
                     self.knows(&start);
+                    for notice in self.other_commands(&start) {
+                        around.notice_and_record(notice);
+                    }
                     let own = around.spec.request.policy.restart.max;
                     if let Some(restarts) = start.restarts.filter(|restarts| *restarts != own) {
                         around.notice(&peer_words::other_restarts(restarts, own));
@@ -331,6 +341,26 @@ impl Peers {
             }
         }
         Ok(None)
+    }
+
+    /// Notices about nodes that were started with another command: on the coordinator's node about all of them, on
+    /// another one about itself. Each is given once.
+    pub(super) fn other_commands(&mut self, start: &Start) -> Vec<Diagnostic> {
+        let Some((first, others)) = start.commands.split_first() else { return Vec::new() };
+        let name = |command: &NodeCommand| {
+            let node = start.nodes.get(command.node as usize)?;
+            Some(NodeName { node: command.node, address: node.address, host: node.host.clone() })
+        };
+        let mut notices = Vec::new();
+        for other in others.iter().filter(|other| self.is_host || other.node == start.you) {
+            let about = if self.is_host { other } else { first };
+            let Some(name) = name(about) else { continue };
+            if self.told.insert((name.address, about.line.clone())) {
+                let own = if self.is_host { first } else { other };
+                notices.push(peer_words::other_command(&name, &own.line, &about.line, self.is_host));
+            }
+        }
+        notices
     }
 
     /// Reports the state of this node to the coordinator. A node that is ready looks for one, if there is none.

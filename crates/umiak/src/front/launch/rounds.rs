@@ -56,6 +56,9 @@ impl LaunchDoor {
             News::Start(start) => {
                 if let Some(peers) = &mut self.peers {
                     peers.knows(&start);
+                    for notice in peers.other_commands(&start) {
+                        core.notice(&notice);
+                    }
                 }
                 self.start_next(core, &start);
             }

@@ -21,6 +21,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("elastic::nodes_join_and_leave", &[Netns, Python], join_and_leave)
         .test("elastic::launch_takes_a_range_too", &[Netns, Python], launch)
         .test("elastic::a_spare_takes_over", &[Netns, Python], spare)
+        .test("elastic::a_node_with_another_command", &[Netns, Python], other_command)
         .test("elastic::cut_off_nodes_are_given_up", &[Netns, Python], partition)
         .test("elastic::the_coordinators_loss_ends_the_job", &[Netns, Python], coordinator_lost)
         .test("elastic::a_node_that_keeps_failing_is_left_out", &[Netns, Python], left_out)
@@ -64,7 +65,11 @@ impl Elastic {
     }
 
     fn start(&self, host: usize, flags: &str) -> Running<'_> {
-        let every = EVERY.to_string();
+        self.start_with(host, flags, EVERY)
+    }
+
+    fn start_with(&self, host: usize, flags: &str, every: u64) -> Running<'_> {
+        let every = every.to_string();
         let script = [&self.script, self.shared.to_str().expect("a path in UTF-8"), &every];
         let ranks = RANKS.to_string();
         let words = flags.split(' ').chain(["--nproc-per-node", &ranks]).chain(script);
@@ -230,6 +235,25 @@ fn spare() {
     fourth.finish().expect_code(0).expect_err("the job runs on 2 other nodes; this one joins when it is needed");
     snapshot.assert_as_before();
     job.judge();
+}
+
+/// It takes part, and both consoles say it, once.
+fn other_command() {
+    let job = Elastic::new(3);
+    let flags = flags("2:3");
+    let (first, second) = (job.start(0, &flags), job.start_with(1, &flags, EVERY + 1));
+    let (attempt, _) = job.await_nodes(&first, 0, 2);
+    let third = job.start(2, &flags);
+    job.await_nodes(&first, attempt, 3);
+    job.finish();
+    let notices = [first, second, third].map(|run| {
+        let outcome = run.finish();
+        outcome.expect_code(0);
+        outcome.err().lines().filter(|line| line.contains("R0045")).map(str::to_owned).collect::<Vec<_>>()
+    });
+    assert_eq!(notices.each_ref().map(Vec::len), [1, 1, 0], "{notices:?}");
+    assert!(notices[0][0].contains("node 192.168.0.2 ("), "{notices:?}");
+    assert!(notices[1][0].contains("this node runs another command than the coordinator's node, 192.168.0.1 ("));
 }
 
 /// Both directions, and one only. After the cut the node may come back with a new launch.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::super::messages::{
-    AttemptEnd, Decision, Expects, LastAttempt, Loss, NodeName, Stage, Standing, ToAgent, Why,
+    AttemptEnd, Decision, Expects, LastAttempt, Loss, NodeCommand, NodeName, Stage, Standing, ToAgent, Why,
 };
 use super::{Coordinator, Effect, Past, Phase};
 use crate::facts::{Outcome, Verdict};
@@ -14,6 +14,9 @@ use crate::model::{ElasticLevel, Exit, Timestamp};
 
 /// A node whose ranks alone have failed in so many attempts in a row is left out.
 const FAILURES: u32 = 3;
+
+/// Number of nodes with another command that are told.
+const COMMANDS: usize = 16;
 
 /// No node has this launch id.
 const UNKNOWN: u64 = 0;
@@ -249,6 +252,20 @@ impl Coordinator {
         let since = *self.members.joiners.get_or_insert(now);
         let is_time = waiting.len() >= room || now >= since + self.options.window;
         is_time.then(|| waiting.iter().take(room).map(|node| self.name(*node)).collect())
+    }
+
+    /// The commands of members that differ from the one of the coordinator's node, which comes first.
+    pub(super) fn commands(&self) -> Vec<NodeCommand> {
+        let command = |place: usize| {
+            let node = u32::try_from(place).unwrap_or(u32::MAX);
+            NodeCommand { node, line: self.nodes[self.order[place]].join.line.clone() }
+        };
+        let own = self.order.iter().position(|node| self.is_own(*node)).filter(|_| self.is_elastic());
+        let Some(own) = own.map(command) else { return Vec::new() };
+        let others =
+            (0..self.order.len()).map(command).filter(|other| !other.line.is_empty() && other.line != own.line);
+        let others: Vec<NodeCommand> = others.take(COMMANDS).collect();
+        if others.is_empty() { others } else { [vec![own], others].concat() }
     }
 
     /// The nodes that wait for their turn, if others than before.
