@@ -246,7 +246,9 @@ impl Door for LaunchDoor {
     }
 
     fn deadline(&self) -> Option<Timestamp> {
-        self.tell_at
+        // What came with the first start is handled at once.
+        let is_due = self.peers.as_ref().is_some_and(|peers| !peers.left.is_empty());
+        if is_due { Some(Timestamp::from_micros(0)) } else { self.tell_at }
     }
 
     fn hear(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine) {

@@ -59,6 +59,8 @@ pub(super) struct Peers {
     meets_at: (String, Option<Port>),
     /// For jobs over etcd.
     pub(super) candidacy: Option<Candidacy>,
+    /// Reports that came together with the first start: they are about the attempt that begins with it.
+    pub(super) left: Vec<NetReport>,
     /// Commands of other nodes that were shown.
     told: HashSet<(IpAddr, String)>,
 }
@@ -183,6 +185,7 @@ impl Peers {
                 logs: None,
                 meets_at: (address.to_string(), None),
                 candidacy: Some(candidacy),
+                left: Vec::new(),
                 told: HashSet::new(),
             });
         }
@@ -213,7 +216,18 @@ impl Peers {
         });
         let host = place.host.map(|listener| recipe.host(listener, launch, gather, None));
         let net = Some(recipe.connect(place.target, host, launch, standing)?);
-        Ok(Self { net, recipe, at: place.at, is_host, gathers, logs, meets_at, candidacy: None, told: HashSet::new() })
+        Ok(Self {
+            net,
+            recipe,
+            at: place.at,
+            is_host,
+            gathers,
+            logs,
+            meets_at,
+            candidacy: None,
+            left: Vec::new(),
+            told: HashSet::new(),
+        })
     }
 
     /// Waits until all nodes have joined. A signal ends the wait on all nodes.
@@ -263,7 +277,8 @@ impl Peers {
     /// Handles reports of the network thread during the wait.
     fn hear(&mut self, around: &mut Around<'_>, shown: &mut Shown) -> Result<Option<Box<Start>>, NotRun> {
         self.hear_election(around, shown)?;
-        for report in self.reports() {
+        let mut reports = self.reports().into_iter();
+        while let Some(report) = reports.next() {
             let news = match report {
                 NetReport::News(news) => news,
                 NetReport::Refused { address, host, refusal } => {
@@ -310,6 +325,7 @@ impl Peers {
                     if let Some(restarts) = start.restarts.filter(|restarts| *restarts != own) {
                         around.notice(&peer_words::other_restarts(restarts, own));
                     }
+                    self.left = reports.collect();
                     return Ok(Some(start));
                 }
                 // Another coordinator may be elected.
@@ -384,7 +400,9 @@ impl Peers {
 
     /// Reports of the network since the last call.
     pub(super) fn reports(&mut self) -> Vec<NetReport> {
-        self.net.as_mut().map(Net::reports).unwrap_or_default()
+        let mut reports = std::mem::take(&mut self.left);
+        reports.extend(self.net.as_mut().map(Net::reports).unwrap_or_default());
+        reports
     }
 
     /// Descriptors that are readable when there are reports.

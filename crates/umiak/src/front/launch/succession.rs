@@ -170,6 +170,7 @@ impl Peers {
         if let Some(net) = self.net.take() {
             net.order(NetOrder::Leave);
             candidacy.old = Some(net);
+            self.left.clear();
         }
         self.is_host = false;
     }
