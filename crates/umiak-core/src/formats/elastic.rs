@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use super::argparse::{self, Item, Matching, Opt, Outcome, Takes};
 use super::launch::usage_error;
 use crate::diag::{Code, Diagnostic, nearest};
-use crate::model::EtcdOptions;
+use crate::model::{EtcdOptions, MAX_NODES};
 
 /// The result of parsing a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -205,14 +205,30 @@ fn action(
 /// `N`, or the first of `MIN:MAX`.
 fn nodes(text: &str, name: &str) -> Result<u32, Diagnostic> {
     let number = |text: &str| argparse::int(text).and_then(|number| u32::try_from(number).ok()).filter(|n| *n > 0);
+    let low = text.split_once(':').map_or(text, |(low, _)| low);
+    if let Some(many) = argparse::int(low).filter(|nodes| *nodes > i64::from(MAX_NODES)) {
+        let message = format!("`{name}` asks for {many} nodes; the maximum is {MAX_NODES}");
+        return Err(Diagnostic::error(Code::L0001, message));
+    }
     let read = match text.split_once(':') {
         None => number(text),
         Some((low, high)) => number(low).filter(|low| number(high).is_some_and(|high| *low <= high)),
     };
     read.ok_or_else(|| {
+        if let Some(hint) = reversed(text) {
+            let message = format!("`{name}` is `{text}`, and the smaller number comes first");
+            return Diagnostic::error(Code::L0001, message).hint(hint);
+        }
         Diagnostic::error(Code::L0001, format!("`{name}` must be a number of nodes from 1, or `MIN:MAX`"))
             .row("given", text)
     })
+}
+
+/// A hint about a range whose ends are swapped.
+pub(super) fn reversed(text: &str) -> Option<String> {
+    let (low, high) = text.split_once(':')?;
+    let number = |text: &str| argparse::int(text).filter(|number| *number > 0);
+    (number(low)? > number(high)?).then(|| format!("did you mean `{high}:{low}`?"))
 }
 
 /// An id that would be another job's key is refused.
@@ -293,7 +309,11 @@ mod tests {
             ("grow", "error[L0001]: unknown action `grow`\nhint: the actions are `scale` and `clean`\n"),
             ("clean scale", "error[L0001]: `scale` is one argument too many\n"),
             ("--np 0 scale", "error[L0001]: `--np` must be a number of nodes from 1, or `MIN:MAX`\n  given  0\n"),
-            ("--np 4:2 scale", "error[L0001]: `--np` must be a number of nodes from 1, or `MIN:MAX`\n  given  4:2\n"),
+            (
+                "--np 4:2 scale",
+                "error[L0001]: `--np` is `4:2`, and the smaller number comes first\nhint: did you mean `2:4`?\n",
+            ),
+            ("--np 4294967295 scale", "error[L0001]: `--np` asks for 4294967295 nodes; the maximum is 16384\n"),
             (
                 "--npp 2 scale",
                 "error[L0001]: unknown flag `--npp`\nhint: did you mean `--np`?\nerror[L0001]: `scale` is one argument too many\n",

@@ -95,6 +95,8 @@ impl Checks<'_> {
                         // Flags of both generations apply; the crews report those that do not.
                     } else if flag.attribute == "elastic_pre_hook" {
                         // It applies to elastic jobs of both generations.
+                    } else if matches!(flag.attribute, "scale" | "force") && self.is_in_etcd() {
+                        // They apply to all jobs over etcd.
                     } else if matches!(flag.owner, Owner::Legacy | Owner::Old) && self.generation == Generation::Current
                     {
                         self.idle(given.name, with_master);

@@ -167,9 +167,6 @@ impl Checks<'_> {
 
     /// `--scale` and `--force`. With both, the number is replaced.
     fn scaling(&mut self, nodes: u32) -> Scaling {
-        if self.generation == Generation::Current {
-            return Scaling::Same;
-        }
         let change = self.arguments.int("scale").unwrap_or(0);
         if self.arguments.is_switched_on("force") {
             if change != 0 && self.is_from_flag("scale") {
@@ -230,13 +227,19 @@ impl Checks<'_> {
         self.seconds(TIMEOUT).or_else(|| self.arguments.int("elastic_timeout")).map_or(default, bounded)
     }
 
-    /// Numbers beyond -1 and 1 mean the same, as in Paddle. Paddle's default of -1 is used only if it is given. In the
-    /// legacy launcher the level follows from `--np`, and its variable has no effect.
-    fn level(&self) -> ElasticLevel {
+    /// Paddle's default of -1 is used only if it is given. In the legacy launcher the level follows from `--np`, and its
+    /// variable has no effect.
+    fn level(&mut self) -> ElasticLevel {
         match self.arguments.int("elastic_level").filter(|_| self.generation == Generation::Current) {
-            None | Some(1..) => ElasticLevel::Ranks,
+            None | Some(1) => ElasticLevel::Ranks,
             Some(0) => ElasticLevel::Nodes,
-            Some(_) => ElasticLevel::Off,
+            Some(-1) => ElasticLevel::Off,
+            Some(level) => {
+                let message = format!("`{}` is {level}, and must be -1, 0 or 1", self.arguments.name("elastic_level"));
+                let hint = "-1: nothing starts again; 0: a node whose rank fails ends, and the others start again; 1: all ranks start again";
+                self.error(self.wrong_value("elastic_level", message).hint(hint));
+                ElasticLevel::Ranks
+            }
         }
     }
 
@@ -248,7 +251,7 @@ impl Checks<'_> {
             ("elastic_level", is_elastic && is_legacy, "the legacy launcher does not have it"),
             ("elastic_level", !is_elastic, NOT_ELASTIC),
             ("elastic_pre_hook", !is_elastic, NOT_ELASTIC),
-            // With the current launcher they are reported among the flags that it does not have.
+            // Without etcd, the current launcher does not have them, and they are reported as such.
             ("scale", is_legacy && !in_etcd, NOT_IN_ETCD),
             ("force", is_legacy && !in_etcd, NOT_IN_ETCD),
         ] {

@@ -18,6 +18,7 @@ use super::checks::{Checks, parse_address};
 use super::mode::Kind;
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
+use crate::formats::elastic::reversed;
 use crate::model::{Generation, MAX_NODES, Nodes, Port};
 
 /// The port in examples: the one that Paddle adds where it adds one.
@@ -86,8 +87,17 @@ impl Checks<'_> {
         };
         let name = self.arguments.name(attribute);
         let Some((min, max)) = range(&text) else {
-            let message = format!("`{name}` takes a number of nodes such as `1` or `2:4`, not `{text}`");
-            self.error(self.wrong_value(attribute, message));
+            let error = match reversed(&text) {
+                Some(hint) => {
+                    let message = format!("`{name}` is `{text}`, and the smaller number comes first");
+                    self.wrong_value(attribute, message).hint(hint)
+                }
+                None => {
+                    let message = format!("`{name}` takes a number of nodes such as `1` or `2:4`, not `{text}`");
+                    self.wrong_value(attribute, message)
+                }
+            };
+            self.error(error);
             return None;
         };
         let number = |count: i64| u32::try_from(count).ok().filter(|nodes| *nodes <= MAX_NODES);
