@@ -97,7 +97,7 @@ impl World {
                     self.report(front, Report::Follow(reign));
                 }
                 Effect::Vacated => self.report(front, Report::Vacated),
-                Effect::Fence => {
+                Effect::Fence(_) => {
                     self.fronts[front].candidate.is_leading = false;
                     self.report(front, Report::Fence);
                 }

@@ -59,7 +59,7 @@ impl World {
             Report::Vacated if is_waiting => self.look_again(front),
             Report::Vacated => self.lose_coordinator(front, Loss::Fenced),
             Report::Fence => {
-                self.order(front, coordinator::Event::Fenced);
+                self.order(front, coordinator::Event::Fenced(Loss::Fenced));
                 if is_waiting {
                     self.look_again(front);
                 } else {

@@ -406,7 +406,7 @@ impl World {
         }
         let Some(host) = self.nets[net].host.as_mut().filter(|host| !host.machine.is_over()) else { return };
         let is_quiet = matches!(event, coordinator::Event::Tick | coordinator::Event::Beat { .. });
-        let may_resign = matches!(event, coordinator::Event::Fenced | coordinator::Event::Deserted);
+        let may_resign = matches!(event, coordinator::Event::Fenced(_) | coordinator::Event::Deserted);
         let text = (self.loud && !is_quiet).then(|| format!("coordinator {front} ← {event:?}"));
         let effects = host.machine.step(event, now);
         if let Some(text) = text {

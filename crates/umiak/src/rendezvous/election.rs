@@ -24,7 +24,8 @@ use tracing::{debug, info};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Outcome;
 use umiak_core::machine::round::election::{self, Effect, Event, Leader, Reign};
-use umiak_core::model::{EtcdOptions, EtcdPlace, Scaling, Timestamp, shown};
+use umiak_core::machine::round::messages::Loss;
+use umiak_core::model::{EtcdOptions, EtcdPlace, MAX_NODES, Scaling, Timestamp, shown};
 use umiak_core::wire::etcd::{self as wire, KeyValue, LeaseId, Revision, request};
 use umiak_sys::protocol::LastWords;
 use umiak_sys::wait::Waker;
@@ -79,7 +80,7 @@ pub(crate) enum ElectionReport {
     /// The node that is followed is no longer the coordinator.
     Vacated,
     /// This node must no longer be the coordinator.
-    Fence,
+    Fence(Loss),
     /// A connection to etcd for the guardian, and the request that ends the lease of this coordinator when it is killed.
     Lifeline {
         socket: OwnedFd,
@@ -362,10 +363,10 @@ impl Candidate {
                     self.reporter.tell(ElectionReport::Follow(reign));
                 }
                 Effect::Vacated => self.reporter.tell(ElectionReport::Vacated),
-                Effect::Fence => {
-                    info!("no longer the coordinator");
+                Effect::Fence(how) => {
+                    info!(%how, "no longer the coordinator");
                     self.is_leading = false;
-                    self.reporter.tell(ElectionReport::Fence);
+                    self.reporter.tell(ElectionReport::Fence(how));
                 }
             }
         }

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use umiak_core::machine::round::limits::Limits;
-use umiak_core::machine::round::messages::{Join, NodeName, Refusal, Standing};
+use umiak_core::machine::round::messages::{Join, Loss, NodeName, Refusal, Standing};
 use umiak_core::machine::round::{agent, coordinator};
 use umiak_core::model::JobId;
 use umiak_core::wire::auth::Key;
@@ -143,7 +143,7 @@ pub(crate) enum NetOrder {
         max: u32,
     },
     /// This node must no longer be the coordinator.
-    Fence,
+    Fence(Loss),
     /// The last order: the task sends what is queued and ends. A node that leaves before the decision reports its
     /// departure to the others.
     Leave,

@@ -160,7 +160,7 @@ impl Round {
                 }
             }
             NetOrder::Scaled { min, max } => self.decide(coordinator::Event::Scaled { min, max }),
-            NetOrder::Fence => self.decide(coordinator::Event::Fenced),
+            NetOrder::Fence(how) => self.decide(coordinator::Event::Fenced(how)),
             NetOrder::Leave => self.leave(),
         }
     }

@@ -121,8 +121,8 @@ pub enum Event {
         min: u32,
         max: u32,
     },
-    /// The lease in etcd may expire soon: another node may become the coordinator.
-    Fenced,
+    /// The lease in etcd may expire soon, or is gone: another node may become the coordinator.
+    Fenced(Loss),
     /// The node beside the coordinator has left.
     Deserted,
     /// The time of [`Coordinator::deadline`] has come.
@@ -295,7 +295,7 @@ impl Coordinator {
             Event::Closed { link } => self.closed(link, now),
             Event::TurnedAway { address, answer } | Event::Probed { address, answer } => self.answered(address, answer),
             Event::Scaled { min, max } => self.scaled(min, max),
-            Event::Fenced => self.resign(Loss::Fenced, now, &mut effects),
+            Event::Fenced(how) => self.resign(how, now, &mut effects),
             // If it had joined, it has said so.
             Event::Deserted if self.nodes.iter().any(|node| node.join.launch == self.options.launch) => {}
             Event::Deserted => self.resign(Loss::Left, now, &mut effects),

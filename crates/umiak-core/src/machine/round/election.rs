@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::messages::Loss;
 use crate::model::Timestamp;
 
 /// A node that is not reached is asked for again after this time, if it still holds the key.
@@ -75,8 +76,8 @@ pub enum Effect {
     Follow(Reign),
     /// The node that is followed is no longer the coordinator.
     Vacated,
-    /// This node must stop being the coordinator: another one may be elected soon.
-    Fence,
+    /// This node must stop being the coordinator: another one may be elected soon. Says why.
+    Fence(Loss),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,7 +181,7 @@ impl Election {
             }
             Event::Expired => {
                 if self.is_leading() {
-                    self.fence_now(&mut effects);
+                    self.fence_now(Loss::Deposed, &mut effects);
                 }
             }
             Event::Tick => {}
@@ -207,7 +208,7 @@ impl Election {
             State::Idle | State::Following { .. } => {}
             State::Leading { renewed, .. } => {
                 if now >= renewed + Self::fence(self.lease) {
-                    self.fence_now(effects);
+                    self.fence_now(Loss::Fenced, effects);
                 }
             }
             State::Looking { lost, again } => match self.seen {
@@ -233,7 +234,9 @@ impl Election {
         }
         self.seen = Some((key, at));
         match self.state {
-            State::Leading { reign, .. } if at > reign.revision && key != Some(reign) => self.fence_now(effects),
+            State::Leading { reign, .. } if at > reign.revision && key != Some(reign) => {
+                self.fence_now(Loss::Deposed, effects);
+            }
             State::Following { revision } if key.is_none_or(|key| key.revision != revision) => {
                 self.state = State::Idle;
                 effects.push(Effect::Vacated);
@@ -248,9 +251,9 @@ impl Election {
     }
 
     /// The lease is not ended: until it expires, ranks have time to stop.
-    fn fence_now(&mut self, effects: &mut Vec<Effect>) {
+    fn fence_now(&mut self, how: Loss, effects: &mut Vec<Effect>) {
         self.state = State::Idle;
-        effects.push(Effect::Fence);
+        effects.push(Effect::Fence(how));
     }
 }
 
@@ -296,7 +299,7 @@ mod tests {
         assert_eq!(node.deadline(), Some(at(8000)));
         assert_eq!(node.step(Event::Renewed { asked: at(5000) }, at(5100)), []);
         assert_eq!(node.step(Event::Tick, at(10_999)), []);
-        assert_eq!(node.step(Event::Tick, at(11_000)), [Effect::Fence]);
+        assert_eq!(node.step(Event::Tick, at(11_000)), [Effect::Fence(Loss::Fenced)]);
         assert!(!node.is_leading());
     }
 
@@ -307,7 +310,7 @@ mod tests {
             node.step(Event::Look { launch: 1, lost: None }, at(0));
             node.step(vacant(1), at(0));
             node.step(Event::Claimed { reign: reign(1, 5), asked: at(0) }, at(0));
-            assert_eq!(node.step(event, at(1)), [Effect::Fence], "{event:?}");
+            assert_eq!(node.step(event, at(1)), [Effect::Fence(Loss::Deposed)], "{event:?}");
         }
     }
 

@@ -586,6 +586,8 @@ pub enum Loss {
     LeftOut { failures: u32 },
     /// It was the coordinator, and its lease in etcd was about to expire.
     Fenced,
+    /// It was the coordinator, and its key in etcd is gone.
+    Deposed,
 }
 
 impl fmt::Display for Loss {
@@ -599,6 +601,7 @@ impl fmt::Display for Loss {
             Self::Refused => f.write_str("nothing listens there anymore"),
             Self::Left => f.write_str("it was stopped there"),
             Self::Fenced => f.write_str("it could not renew its lease in etcd"),
+            Self::Deposed => f.write_str("its key in etcd was deleted or has expired"),
             Self::LeftOut { failures: 0 } => f.write_str("its ranks cannot start"),
             Self::LeftOut { failures: 1 } => f.write_str("a rank failed there"),
             Self::LeftOut { failures } => write!(f, "only its ranks failed in {failures} attempts in a row"),

@@ -256,8 +256,8 @@ impl Peers {
                     self.look();
                     shown.say("looking for a coordinator".to_owned());
                 }
-                ElectionReport::Fence => {
-                    self.order(NetOrder::Fence);
+                ElectionReport::Fence(how) => {
+                    self.order(NetOrder::Fence(how));
                     self.look();
                     shown.say("looking for a coordinator".to_owned());
                 }
@@ -290,13 +290,13 @@ impl LaunchDoor {
                 ElectionReport::Follow(reign) => peers.follow(reign),
                 // Without its key it must not go on, and another one may begin.
                 ElectionReport::Vacated if peers.net.is_some() => {
-                    self.lose_coordinator(core, Loss::Fenced);
+                    self.lose_coordinator(core, Loss::Deposed);
                     continue;
                 }
                 ElectionReport::Vacated => Ok(()),
-                ElectionReport::Fence => {
-                    peers.order(NetOrder::Fence);
-                    self.lose_coordinator(core, Loss::Fenced);
+                ElectionReport::Fence(how) => {
+                    peers.order(NetOrder::Fence(how));
+                    self.lose_coordinator(core, how);
                     continue;
                 }
                 ElectionReport::Lifeline { socket, frame } => {

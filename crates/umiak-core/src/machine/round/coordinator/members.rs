@@ -161,7 +161,7 @@ impl Coordinator {
         let unknown = || NodeName { node: 0, address: at, host: String::new() };
         let name = own.map_or_else(unknown, |own| self.name(own));
         let decision = Box::new(Decision::coordinator_lost(self.attempt, name, how));
-        if let Some(own) = own.filter(|_| how != Loss::Fenced) {
+        if let Some(own) = own.filter(|_| !matches!(how, Loss::Fenced | Loss::Deposed)) {
             self.nodes[own].link = None;
             self.nodes[own].lost = Some(how);
         }

@@ -114,7 +114,7 @@ fn ranks_of_an_unknown_past_are_awaited() {
 #[test]
 fn a_coordinator_alone_stops_too() {
     let mut round = Round::new(over_etcd(None));
-    round.step(Event::Fenced);
+    round.step(Event::Fenced(Loss::Fenced));
     assert!(
         starts(&[1, 2, 3, 4].into_iter().flat_map(|node| round.join(join(node, &range()))).collect::<Vec<_>>())
             .is_empty()
@@ -164,12 +164,12 @@ fn a_coordinator_that_is_stopped_hands_over() {
 #[test]
 fn a_coordinator_without_its_lease_stops_all() {
     let (mut round, _) = running(over_etcd(None));
-    let effects = round.step(Event::Fenced);
+    let effects = round.step(Event::Fenced(Loss::Fenced));
     let (links, _) = sent(&effects).remove(0);
     let decided = decision(&effects).expect("it ends here");
     assert_eq!(links, [1, 2, 3, 4]);
     assert!(decided.moves() && matches!(decided.why, Some(Why::NodeLost { how: Loss::Fenced, .. })));
-    assert!(round.step(Event::Fenced).is_empty());
+    assert!(round.step(Event::Fenced(Loss::Fenced)).is_empty());
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn heartbeats_are_answered_until_the_job_moves() {
     let answer = Effect::Send { links: vec![2], message: ToAgent::Beat { sent: at(7) } };
     let beat = Event::Beat { link: 2, sent: at(7) };
     assert!(round.step(beat.clone()).contains(&answer));
-    round.step(Event::Fenced);
+    round.step(Event::Fenced(Loss::Fenced));
     assert!(!round.step(beat).contains(&answer), "nodes that miss the decision stop by themselves");
 }
 
