@@ -118,7 +118,11 @@ impl Coordinator {
         }
         let suspects: Vec<usize> = (0..self.nodes.len()).filter(|node| quiet(&self.nodes[*node])).collect();
         let places: Vec<u32> = suspects.iter().map(|node| self.place(*node)).collect();
-        if places != self.suspects && !self.is_forming() && !matches!(self.phase, Phase::Ended { .. }) {
+        // A node that is lost is no longer suspect, and its loss is told.
+        if !matches!(self.phase, Phase::Running { .. }) {
+            return self.suspects.clear();
+        }
+        if places != self.suspects {
             self.suspects = places;
             let names = suspects.into_iter().map(|node| self.name(node)).collect();
             let members = self.nodes.iter().filter(|node| node.is_member);
