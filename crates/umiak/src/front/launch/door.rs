@@ -67,6 +67,10 @@ pub(super) struct LaunchDoor {
     /// Why this attempt was stopped for all nodes, and where the ranks of its verdict were.
     pub(super) why: Option<Why>,
     pub(super) places: Vec<RankPlace>,
+    /// Why the job ends on this node alone, if that says more.
+    pub(super) error: Option<Box<Diagnostic>>,
+    /// Since when the next attempt waits for nodes, and whether that has been said.
+    pub(super) awaits: Option<(Timestamp, bool)>,
 }
 
 impl LaunchDoor {

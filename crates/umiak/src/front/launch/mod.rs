@@ -441,6 +441,8 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
         summary: None,
         why: None,
         places: Vec::new(),
+        error: None,
+        awaits: None,
     };
     Ok((door, Arc::new(plan)))
 }

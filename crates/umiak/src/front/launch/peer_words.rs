@@ -18,31 +18,30 @@ const SHOWN: usize = 160;
 
 /// `joined 6/8, missing 10.0.0.7 (no route), 10.0.0.8 (other token)`.
 pub(super) fn waiting(waiting: &Waiting) -> String {
-    let mut text = match (waiting.most, waiting.window) {
-        (None, _) => format!("joined {}/{}", waiting.joined, waiting.of),
-        (Some(most), None) => format!("joined {} of {} to {most}", waiting.joined, waiting.of),
-        (Some(most), Some(window)) => {
-            let left = duration(window);
-            format!("joined {} of {} to {most}, waiting {left} for others", waiting.joined, waiting.of)
-        }
+    let mut text = match waiting.most {
+        None => format!("joined {}/{}", waiting.joined, waiting.of),
+        Some(most) if most == waiting.of => format!("joined {} of {most}", waiting.joined),
+        Some(most) => format!("joined {} of {} to {most}", waiting.joined, waiting.of),
     };
-    let named: Vec<String> = waiting
-        .missing
-        .iter()
-        .take(NAMED)
-        .map(|missing| match short(&missing.answer) {
-            "" => missing.address.to_string(),
-            answer => format!("{} ({answer})", missing.address),
-        })
-        .collect();
-    if !named.is_empty() {
-        text.push_str(", missing ");
-        text.push_str(&named.join(", "));
+    let named = waiting.missing.iter().take(NAMED).map(|missing| match short(&missing.answer) {
+        "" => missing.address.to_string(),
+        answer => format!("{} ({answer})", missing.address),
+    });
+    let mut named = named.collect::<Vec<_>>().join(", ");
+    if waiting.missing.len() > NAMED {
+        named = format!("{named} and {} more", waiting.missing.len() - NAMED);
     }
-    match waiting.missing.len() {
-        more if more > NAMED => format!("{text} and {} more", more - NAMED),
-        _ => text,
+    match (waiting.window.map(duration), &*named) {
+        (None, "") => {}
+        (None, named) => text = format!("{text}, missing {named}"),
+        // Ranks that this coordinator does not know may still be running.
+        (Some(left), "") if waiting.most.is_some_and(|most| waiting.joined >= most) => {
+            text = format!("{text}, waiting {left} until ranks of an earlier coordinator have stopped");
+        }
+        (Some(left), "") => text = format!("{text}, waiting {left} for others"),
+        (Some(left), named) => text = format!("{text}, waiting {left} for {named}"),
     }
+    text
 }
 
 /// This node does not take part yet.
@@ -307,5 +306,21 @@ mod tests {
         let pair = |one: &str, other: &str| around_difference(&format!("{long} {one}"), &format!("{long}{other}"));
         assert_eq!(pair("0.1", " 0.2 --epochs 3"), ("… 0.1".to_owned(), "… 0.2 --epochs 3".to_owned()));
         assert_eq!(pair("0.1", ""), ("… --lr 0.1".to_owned(), "… --lr".to_owned()));
+    use umiak_core::machine::round::messages::Missing;
+
+    #[test]
+    fn waits() {
+        let missing = |answer| Missing { address: IpAddr::from([10, 0, 0, 3]), answer };
+        let told = |of, most, window, missing| waiting(&Waiting { joined: 1, of, missing, most, window });
+        let window = Some(std::time::Duration::from_secs(9));
+        assert_eq!(told(8, None, None, vec![missing(Answer::NoRoute)]), "joined 1/8, missing 10.0.0.3 (no route)");
+        assert_eq!(told(2, Some(2), None, vec![]), "joined 1 of 2");
+        assert_eq!(told(1, Some(4), window, vec![]), "joined 1 of 1 to 4, waiting 9.0 s for others");
+        assert_eq!(
+            told(1, Some(4), window, vec![missing(Answer::Unknown)]),
+            "joined 1 of 1 to 4, waiting 9.0 s for 10.0.0.3"
+        );
+        assert!(told(8, None, None, vec![missing(Answer::Unknown); 6]).ends_with("10.0.0.3 and 2 more"));
+    }
     }
 }

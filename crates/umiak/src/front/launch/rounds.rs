@@ -1,6 +1,7 @@
 //! Messages between this node and the others.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::diagnose::End;
@@ -8,7 +9,9 @@ use umiak_core::facts::{Evidence, Fact, Subject};
 use umiak_core::machine::job::{Event, Stand};
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::limits::ANSWER;
-use umiak_core::machine::round::messages::{Decision, Loss, NodeName, RankPlace, Servers, Stage, Start, Told, Why};
+use umiak_core::machine::round::messages::{
+    Decision, Loss, NodeName, RankPlace, Servers, Stage, Start, Told, Waiting, Why,
+};
 
 use super::door::{LaunchDoor, missing};
 use super::peers::Peers;
@@ -18,6 +21,9 @@ use crate::driver::Core;
 use crate::engine::Engine;
 use crate::rendezvous::NetReport;
 use crate::screen::{Activity, StatusLine};
+
+/// Nodes that come sooner are not mentioned.
+const SOON: Duration = Duration::from_millis(900);
 
 impl LaunchDoor {
     pub(super) fn hear_peers(&mut self, core: &mut Core<'_>, engine: &mut dyn Engine) {
@@ -54,6 +60,7 @@ impl LaunchDoor {
     fn hear_news(&mut self, core: &mut Core<'_>, news: News) {
         match news {
             News::Start(start) => {
+                self.awaits = None;
                 if let Some(peers) = &mut self.peers {
                     peers.knows(&start);
                     for notice in peers.other_commands(&start) {
@@ -98,6 +105,7 @@ impl LaunchDoor {
                 }
                 Self::show_waiting(core, peer_words::waiting(&waiting));
             }
+                self.tell_waiting(core, &waiting);
             News::Spare(start) => {
                 if let Some(peers) = &mut self.peers {
                     peers.knows(&start);
@@ -122,6 +130,23 @@ impl LaunchDoor {
 
     /// Shows the status line between two attempts.
     fn show_waiting(core: &Core<'_>, text: String) {
+    /// Between two attempts, says once which nodes are awaited: at once if there are too few, else if it takes a while.
+    fn tell_waiting(&mut self, core: &mut Core<'_>, waiting: &Waiting) {
+        if core.run.style.live || !core.job.machine.is_pausing() {
+            return;
+        }
+        let now = core.run.clock.now();
+        let (since, is_told) = *self.awaits.get_or_insert((now, false));
+        let is_due = match waiting.window {
+            None => waiting.joined < waiting.of,
+            Some(_) => !waiting.missing.is_empty() && now >= since + SOON,
+        };
+        if is_due && !is_told {
+            self.awaits = Some((since, true));
+            core.say(|style| words::nodes(style, &peer_words::waiting(waiting)));
+        }
+    }
+
         if core.run.style.live && core.job.machine.is_pausing() {
             let job = core.job.plan.job.name.to_string();
             core.run.screen.status(Some(StatusLine {

@@ -290,6 +290,7 @@ impl Coordinator {
                 .answers
                 .iter()
                 .map(|(address, answer)| Missing { address: *address, answer: answer.clone() })
+                .chain(self.awaited().map(|address| Missing { address, answer: Answer::Unknown }))
                 .collect(),
         };
         let (of, most) = match self.options.expects {

@@ -285,6 +285,20 @@ impl Coordinator {
         Some(Effect::Spares { nodes: nodes.collect() })
     }
 
+    /// True while nodes that had another coordinator before are awaited.
+    pub(super) fn is_awaiting(&self) -> bool {
+        self.members.awaited.is_some()
+    }
+
+    /// The addresses of those that have not come.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = IpAddr> {
+        let past = self.options.succession.as_ref().and_then(|succession| succession.past.as_ref());
+        let shares = past.into_iter().flat_map(|past| &past.start.nodes);
+        let is_awaited = |launch: u64| self.members.awaited.as_ref().is_some_and(|(nodes, _)| nodes.contains(&launch));
+        let is_here = |launch: u64| self.nodes.iter().any(|node| node.join.launch == launch);
+        shares.filter(move |share| is_awaited(share.launch) && !is_here(share.launch)).map(|share| share.address)
+    }
+
     /// When the window for other nodes closes.
     pub(super) fn window_ends(&self) -> Option<Timestamp> {
         if let (Phase::Gathering { .. }, Some((_, until))) = (&self.phase, &self.members.awaited) {

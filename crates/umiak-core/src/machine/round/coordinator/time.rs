@@ -69,7 +69,8 @@ impl Coordinator {
             return;
         }
         if self.news.pending && self.news.last.is_none_or(|last| now >= last + NEWS) {
-            self.news = News { pending: false, last: Some(now) };
+            // The time that is left is told again.
+            self.news = News { pending: self.is_awaiting(), last: Some(now) };
             self.send_all(ToAgent::Waiting(self.waiting()), effects);
         }
         if now >= self.next_probe {
