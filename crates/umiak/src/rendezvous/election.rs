@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{debug, info};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Outcome;
@@ -36,6 +36,8 @@ use crate::etcd::{Created, Etcd, EtcdError, Lease, Limits, Replaced, Watch, Watc
 
 /// How long etcd remembers that a job is over, for nodes that have not heard it.
 const REMEMBERED: Duration = Duration::from_secs(600);
+/// Time between two attempts to watch the keys again.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Wait when nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -161,6 +163,8 @@ impl Election {
             looking: None,
             is_leading: false,
             claim_due: false,
+            trouble: None,
+            followed: None,
             options,
         };
         crate::network::handle().map_err(failed)?.spawn(async move {
@@ -243,6 +247,10 @@ struct Candidate {
     is_leading: bool,
     /// A claim waits until a request for the lease has been answered.
     claim_due: bool,
+    /// Why the last request failed; `None` once etcd has answered.
+    trouble: Option<EtcdError>,
+    /// The node that held the key when it was last seen.
+    followed: Option<SocketAddr>,
 }
 
 impl Candidate {
@@ -262,10 +270,13 @@ impl Candidate {
                 return self.finish(None).await;
             }
         };
-        let inputs = self.inputs.clone();
+        let (etcd, prefix, inputs) = (self.etcd.clone(), self.key(""), self.inputs.clone());
         let watching = tokio::spawn(async move {
-            while let Some(news) = watch.next().await {
-                let _ = inputs.send(Input::Watched(news));
+            loop {
+                while let Some(news) = watch.next().await {
+                    let _ = inputs.send(Input::Watched(news));
+                }
+                watch = watch_again(&etcd, &prefix, &inputs).await;
             }
         });
         let end = loop {
@@ -359,7 +370,7 @@ impl Candidate {
                 Effect::Resign => self.resign(),
                 Effect::Lead(reign) => self.lead(reign),
                 Effect::Follow(reign) => {
-                    self.job = Some(reign.leader.job);
+                    (self.job, self.followed) = (Some(reign.leader.job), Some(reign.leader.at));
                     self.reporter.tell(ElectionReport::Follow(reign));
                 }
                 Effect::Vacated => self.reporter.tell(ElectionReport::Vacated),
@@ -377,10 +388,12 @@ impl Candidate {
         let since = self.looking.filter(|since| self.now() >= *since + self.options.patience);
         if since.is_some() {
             self.looking = None;
-            let message = format!("no coordinator was elected within {}", shown(self.options.patience));
-            let diagnostic = Diagnostic::error(Code::R0041, message)
-                .row("key", self.key("coordinator"))
-                .hint("the node that holds the key is not reached, or etcd does not answer; `-v` shows more");
+            let diagnostic = no_coordinator(
+                self.options.patience,
+                self.key("coordinator"),
+                self.trouble.as_ref().map(EtcdError::diagnostic),
+                self.followed,
+            );
             self.reporter.tell(ElectionReport::Failed(Box::new(diagnostic)));
         }
     }
@@ -440,6 +453,7 @@ impl Candidate {
         self.renewing = false;
         match claimed {
             Ok((created, lease)) => {
+                self.trouble = None;
                 (self.lease, self.renew_at) = (Some(lease), self.now() + self.options.lease / 6);
                 match created {
                     Created::Created(Revision(revision)) => {
@@ -453,6 +467,7 @@ impl Candidate {
             }
             Err(error) => {
                 debug!(?error, "not claimed");
+                self.trouble = Some(error);
                 self.step(Event::NotClaimed);
             }
         }
@@ -460,6 +475,7 @@ impl Candidate {
 
     fn renewed(&mut self, old: Option<LeaseId>, renewed: Result<(LeaseId, Lease), EtcdError>, asked: Timestamp) {
         self.renewing = false;
+        self.trouble = renewed.as_ref().err().cloned();
         match renewed {
             // The lease may have been given up meanwhile.
             Ok((lease, Lease::Alive(_))) if self.lease == old => {
@@ -579,12 +595,14 @@ impl Candidate {
                     self.changed(&key, entry, listing.revision);
                 }
             }
-            WatchNews::Lost(error) => {
+            // A password or a permission may be restored: it is tried again, as long as the lease or the patience lasts.
+            WatchNews::Lost(error) | WatchNews::Failed(error) => {
                 self.reporter.tell(ElectionReport::Trouble(Box::new(error.diagnostic())));
+                self.trouble = Some(error);
             }
-            WatchNews::Regained => self.reporter.tell(ElectionReport::Regained),
-            WatchNews::Failed(error) => {
-                self.reporter.tell(ElectionReport::Failed(Box::new(error.diagnostic())));
+            WatchNews::Regained => {
+                self.trouble = None;
+                self.reporter.tell(ElectionReport::Regained);
             }
         }
     }
@@ -632,6 +650,51 @@ async fn register(etcd: &Etcd, key: &str, at: SocketAddr, time: Duration) -> Res
     Ok(lease)
 }
 
+/// etcd has refused to go on with a watch: the next one, once it accepts one.
+async fn watch_again(etcd: &Etcd, prefix: &str, inputs: &UnboundedSender<Input>) -> Watch {
+    loop {
+        sleep(AGAIN).await;
+        let listed = etcd.list(prefix).await;
+        let watched = listed.and_then(|listing| Ok((etcd.watch(prefix, listing.revision.next())?, listing)));
+        match watched {
+            Ok((watch, listing)) => {
+                let _ = inputs.send(Input::Watched(WatchNews::Regained));
+                let _ = inputs.send(Input::Watched(WatchNews::Resync(listing)));
+                return watch;
+            }
+            Err(error) => debug!(?error, "not watched"),
+        }
+    }
+}
+
+/// The error if there was no coordinator for so long: etcd has failed, the node that holds the key is not reached, or no
+/// node has claimed it.
+fn no_coordinator(
+    patience: Duration,
+    key: String,
+    trouble: Option<Diagnostic>,
+    holder: Option<SocketAddr>,
+) -> Diagnostic {
+    let message = format!("no coordinator was elected within {}", shown(patience));
+    match (trouble, holder) {
+        (Some(why), _) => {
+            let diagnostic = Diagnostic::error(Code::R0041, message).row("reason", why.message);
+            let diagnostic = why.rows.iter().fold(diagnostic, |diagnostic, (name, text)| diagnostic.row(name, text));
+            why.hints.into_iter().fold(diagnostic, Diagnostic::hint)
+        }
+        (None, Some(holder)) => {
+            let message = format!("the coordinator was not reached within {}", shown(patience));
+            Diagnostic::error(Code::R0041, message)
+                .row("coordinator", holder.to_string())
+                .row("key", key)
+                .hint("etcd answers; check the network between the nodes, and firewalls")
+        }
+        (None, None) => Diagnostic::error(Code::R0041, message)
+            .row("key", key)
+            .hint("etcd answers, but no node has claimed the key; `-v` shows more"),
+    }
+}
+
 fn reign(entry: &KeyValue) -> Option<Reign> {
     let leader = serde_json::from_slice(&entry.value).ok()?;
     Some(Reign { leader, revision: entry.created.0 })
@@ -640,7 +703,7 @@ fn reign(entry: &KeyValue) -> Option<Reign> {
 /// `2` or `2:4`.
 fn range(value: &[u8]) -> Option<(u32, u32)> {
     let text = std::str::from_utf8(value).ok()?.trim();
-    let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
+    let number = |text: &str| text.parse().ok().filter(|number| (1..=MAX_NODES).contains(number));
     let (min, max) = match text.split_once(':') {
         Some((min, max)) => (number(min)?, number(max)?),
         None => (number(text)?, number(text)?),
@@ -650,4 +713,28 @@ fn range(value: &[u8]) -> Option<(u32, u32)> {
 
 fn words((min, max): (u32, u32)) -> String {
     if min == max { min.to_string() } else { format!("{min}:{max}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_there_is_no_coordinator() {
+        let told = |trouble, holder| {
+            no_coordinator(Duration::from_secs(12), "/paddle/j/coordinator".to_owned(), trouble, holder).to_plain()
+        };
+        let trouble =
+            Diagnostic::error(Code::R0030, "etcd cannot be reached").row("e:2379", "no answer").hint("check it");
+        assert_eq!(
+            told(Some(trouble), None),
+            "error[R0041]: no coordinator was elected within 12 s\n  reason  etcd cannot be reached\n  e:2379  no answer\nhint: check it\n"
+        );
+        let holder = SocketAddr::from(([10, 0, 0, 1], 7));
+        assert!(
+            told(None, Some(holder))
+                .starts_with("error[R0041]: the coordinator was not reached within 12 s\n  coordinator  10.0.0.1:7\n")
+        );
+        assert!(told(None, None).contains("no node has claimed the key"));
+    }
 }

@@ -16,7 +16,7 @@ const LISTED: usize = 64;
 /// Characters of a command in a row.
 const SHOWN: usize = 160;
 
-/// `joined 6/8, missing 10.0.0.7 (no route), 10.0.0.8 (other token)`.
+/// `joined 6/8, missing 10.0.0.7 (no route), 10.0.0.8 (other token)`, or `joined 2 of 2 to 4, waiting 9 s for 10.0.0.3`.
 pub(super) fn waiting(waiting: &Waiting) -> String {
     let mut text = match waiting.most {
         None => format!("joined {}/{}", waiting.joined, waiting.of),
@@ -233,6 +233,18 @@ fn around_difference(one: &str, other: &str) -> (String, String) {
     (cut(one), cut(other))
 }
 
+/// The notice about etcd while the job runs, with or without ranks.
+pub(super) fn etcd_trouble(why: Diagnostic, has_ranks: bool) -> Diagnostic {
+    let what = match why.code {
+        Code::R0032 | Code::R0033 | Code::R0035 | Code::R0037 => "etcd refuses requests",
+        _ => "etcd is not reached",
+    };
+    let then = if has_ranks { "ranks keep running" } else { "ranks start again when it answers" };
+    let notice = Diagnostic::notice(Code::R0042, format!("{what}; {then}")).row("reason", why.message);
+    let notice = why.rows.iter().fold(notice, |notice, (name, text)| notice.row(name, text));
+    why.hints.into_iter().fold(notice, Diagnostic::hint)
+}
+
 /// The error if the coordinator rejects this node.
 pub(super) fn turned_away(answer: &Answer, at: &str) -> Diagnostic {
     let hint = match answer {
@@ -294,18 +306,6 @@ pub(super) fn why(why: &Why) -> Option<Diagnostic> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn commands_that_differ() {
-        let name = NodeName { node: 1, address: IpAddr::from([10, 0, 0, 3]), host: "gpu-c".to_owned() };
-        assert_eq!(
-            other_command(&name, "train.py --lr 0.1", "train.py --lr 0.2", true).to_plain(),
-            "notice[R0045]: node 10.0.0.3 (gpu-c) runs another command than this node\n  this node  train.py --lr 0.1\n  10.0.0.3   train.py --lr 0.2\nhint: give every node of a job the same script and arguments; for a second job, use another job id\n"
-        );
-        let long = format!("train.py {} --lr", "é".repeat(SHOWN));
-        let pair = |one: &str, other: &str| around_difference(&format!("{long} {one}"), &format!("{long}{other}"));
-        assert_eq!(pair("0.1", " 0.2 --epochs 3"), ("… 0.1".to_owned(), "… 0.2 --epochs 3".to_owned()));
-        assert_eq!(pair("0.1", ""), ("… --lr 0.1".to_owned(), "… --lr".to_owned()));
     use umiak_core::machine::round::messages::Missing;
 
     #[test]
@@ -322,5 +322,17 @@ mod tests {
         );
         assert!(told(8, None, None, vec![missing(Answer::Unknown); 6]).ends_with("10.0.0.3 and 2 more"));
     }
+
+    #[test]
+    fn commands_that_differ() {
+        let name = NodeName { node: 1, address: IpAddr::from([10, 0, 0, 3]), host: "gpu-c".to_owned() };
+        assert_eq!(
+            other_command(&name, "train.py --lr 0.1", "train.py --lr 0.2", true).to_plain(),
+            "notice[R0045]: node 10.0.0.3 (gpu-c) runs another command than this node\n  this node  train.py --lr 0.1\n  10.0.0.3   train.py --lr 0.2\nhint: give every node of a job the same script and arguments; for a second job, use another job id\n"
+        );
+        let long = format!("train.py {} --lr", "é".repeat(SHOWN));
+        let pair = |one: &str, other: &str| around_difference(&format!("{long} {one}"), &format!("{long}{other}"));
+        assert_eq!(pair("0.1", " 0.2 --epochs 3"), ("… 0.1".to_owned(), "… 0.2 --epochs 3".to_owned()));
+        assert_eq!(pair("0.1", ""), ("… --lr 0.1".to_owned(), "… --lr".to_owned()));
     }
 }

@@ -87,10 +87,12 @@ impl LaunchDoor {
             News::Alone { .. } => self.lose_coordinator(core, Loss::Silent { after: ANSWER }),
             News::Lost(how) => self.lose_coordinator(core, how),
             News::Refused(refusal) if refusal.is_contradiction() => {
-                core.notice(&peer_words::refused(&refusal));
-                self.end_alone(core, Loss::Refused);
+                self.end_with(core, peer_words::refused(&refusal));
             }
-            News::TurnedAway(_) => self.end_alone(core, Loss::Refused),
+            News::TurnedAway(answer) => {
+                let at = self.peers.as_ref().map(|peers| peers.at.clone()).unwrap_or_default();
+                self.end_with(core, peer_words::turned_away(&answer, &at));
+            }
             News::Refused(_) | News::TimeUp(_) => self.lose_coordinator(core, Loss::Refused),
             News::Servers(servers) => self.hear_servers(core, servers),
             News::Suspects(nodes) => suspect(core, &nodes),
@@ -103,9 +105,9 @@ impl LaunchDoor {
                 if let Some(peers) = &self.peers {
                     peers.settled();
                 }
+                self.tell_waiting(core, &waiting);
                 Self::show_waiting(core, peer_words::waiting(&waiting));
             }
-                self.tell_waiting(core, &waiting);
             News::Spare(start) => {
                 if let Some(peers) = &mut self.peers {
                     peers.knows(&start);
@@ -128,8 +130,6 @@ impl LaunchDoor {
         self.servers = Some(servers);
     }
 
-    /// Shows the status line between two attempts.
-    fn show_waiting(core: &Core<'_>, text: String) {
     /// Between two attempts, says once which nodes are awaited: at once if there are too few, else if it takes a while.
     fn tell_waiting(&mut self, core: &mut Core<'_>, waiting: &Waiting) {
         if core.run.style.live || !core.job.machine.is_pausing() {
@@ -147,6 +147,8 @@ impl LaunchDoor {
         }
     }
 
+    /// Shows the status line between two attempts.
+    fn show_waiting(core: &Core<'_>, text: String) {
         if core.run.style.live && core.job.machine.is_pausing() {
             let job = core.job.plan.job.name.to_string();
             core.run.screen.status(Some(StatusLine {
@@ -216,7 +218,8 @@ impl LaunchDoor {
 
     /// Why a job on several nodes ended, if no rank is the cause.
     pub(super) fn tell_why(&self, core: &mut Core<'_>) -> Option<String> {
-        let diagnostic = peer_words::why(self.why.as_ref()?)?;
+        let why = || self.why.as_ref().and_then(peer_words::why);
+        let diagnostic = self.error.as_deref().cloned().or_else(why)?;
         core.fact(Fact::Noticed { code: diagnostic.code.to_string(), message: diagnostic.message.clone() });
         Some(core.run.style.diagnostic(&diagnostic))
     }

@@ -16,7 +16,7 @@ use umiak_core::plan::{Inventory, nodes};
 
 use super::door::LaunchDoor;
 use super::peers::{Peers, Shown};
-use super::{Around, NotRun, meeting, words};
+use super::{Around, NotRun, meeting, peer_words, words};
 use crate::clock::Clock;
 use crate::driver::Core;
 use crate::engine::Engine;
@@ -322,19 +322,17 @@ impl LaunchDoor {
                     Ok(())
                 }
                 ElectionReport::Trouble(diagnostic) => {
-                    let message = "etcd is not reached; ranks keep running";
-                    core.notice(&Diagnostic::notice(Code::R0042, message).row("reason", diagnostic.message));
+                    core.notice(&peer_words::etcd_trouble(*diagnostic, peers.net.is_some()));
                     Ok(())
                 }
                 ElectionReport::Regained => {
-                    core.say(|style| words::nodes(style, "etcd is reached again"));
+                    core.say(|style| words::nodes(style, "etcd answers again"));
                     Ok(())
                 }
                 ElectionReport::Failed(diagnostic) => Err(*diagnostic),
             };
             if let Err(diagnostic) = result {
-                core.notice(&diagnostic);
-                self.end_alone(core, Loss::Refused);
+                self.end_with(core, diagnostic);
             }
         }
     }
@@ -373,6 +371,12 @@ impl LaunchDoor {
         }
         core.job.queue(Event::Decided(Box::new(decision.decided())));
         (self.why, self.places) = (decision.why, Vec::new());
+    }
+
+    /// The job ends on this node, with this error.
+    pub(super) fn end_with(&mut self, core: &mut Core<'_>, error: Diagnostic) {
+        self.error = Some(Box::new(error));
+        self.end_alone(core, Loss::Refused);
     }
 
     pub(super) fn end_alone(&mut self, core: &mut Core<'_>, how: Loss) {
