@@ -259,6 +259,8 @@ register! {
         "`--elastic_pre_hook` names a command that runs on each node before its ranks start. It failed, or could not be started. Ranks start all the same, as in Paddle. Its output is in `elastic_pre_hook.log` in the log directory.";
     R0045, 0, "nodes run different commands",
         "A node of an elastic job was started with another script, or with other arguments, than the coordinator's node. It takes part all the same, because paths may differ between hosts. If it belongs to another job, stop it and give each job its own id.";
+    R0046, 2, "the job in etcd is running",
+        "`clean` deletes the keys of an elastic job. This job has a coordinator, or had one until a moment ago: its key goes with its lease. Stop the job first, or wait. With `--force` the keys are deleted all the same; a job that runs stops its ranks, elects another coordinator and starts again.";
     J0001, 125, "runs cannot be recorded",
         "Runs are kept below `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. That directory cannot be created, read or written. Make it writable, or set another one with `UMIAK_HOME`.";
     J0002, 2, "no such run",

@@ -26,6 +26,8 @@ pub struct Command {
     pub root: String,
     pub job: String,
     pub action: Action,
+    /// `--force`: also for a job that runs.
+    pub force: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,11 @@ impl Command {
     pub fn nodes_key(&self) -> String {
         format!("{}/np", self.root)
     }
+
+    /// The key of the coordinator, which is there while the job runs.
+    pub fn coordinator_key(&self) -> String {
+        format!("{}/coordinator", self.root)
+    }
 }
 
 pub const HELP: &str = "\
@@ -67,6 +74,7 @@ Flags:
   --job_id ID                 id of the job [env: PADDLE_ELASTIC_JOB_ID]
   --np N                      number of nodes; of `MIN:MAX`, the first counts
                               [env: PADDLE_ELASTIC_NP]
+  --force                     `clean` also while the job runs
   -h, --help                  print this text
 
 TLS and a user: UMIAK_ETCD_CA_FILE, UMIAK_ETCD_CERT_FILE, UMIAK_ETCD_KEY_FILE, UMIAK_ETCD_USER, UMIAK_ETCD_PASSWORD
@@ -75,6 +83,7 @@ TLS and a user: UMIAK_ETCD_CA_FILE, UMIAK_ETCD_CERT_FILE, UMIAK_ETCD_KEY_FILE, U
 const SERVER: usize = 0;
 const JOB: usize = 1;
 const NODES: usize = 2;
+const FORCE: usize = 3;
 /// The flags and their variables, which launchers have too.
 pub(super) const NAMES: [(&str, &str); 3] = [
     ("--elastic_server", "PADDLE_ELASTIC_SERVER"),
@@ -85,12 +94,13 @@ const ACTIONS: [&str; 2] = ["scale", "clean"];
 
 /// Reads the arguments after the module's name.
 pub fn parse(argv: &[OsString], env: &BTreeMap<String, String>) -> Result<Parsed, Vec<Diagnostic>> {
-    let options = [SERVER, JOB, NODES].map(|key| Opt {
-        name: NAMES[key].0,
-        key,
-        takes: Takes::Value,
-        matching: Matching::Abbreviated { tier: 0 },
-    });
+    let matching = Matching::Abbreviated { tier: 0 };
+    let options = [SERVER, JOB, NODES]
+        .map(|key| Opt { name: NAMES[key].0, key, takes: Takes::Value, matching })
+        .into_iter()
+        .chain([Opt { name: "--force", key: FORCE, takes: Takes::Nothing, matching }]);
+    let options: Vec<Opt> = options.collect();
+    let mut force = false;
     let mut given: [Option<String>; 3] = [None, None, None];
     let mut errors = Vec::new();
     let mut words: Vec<OsString> = Vec::new();
@@ -107,6 +117,7 @@ pub fn parse(argv: &[OsString], env: &BTreeMap<String, String>) -> Result<Parsed
         };
         for item in line.items {
             match item {
+                Item::Known(option) if option.key == FORCE => force = true,
                 Item::Known(option) => given[option.key] = option.value.map(|v| v.to_string_lossy().into_owned()),
                 Item::Unknown(token) => errors.push(unknown(&token)),
             }
@@ -154,7 +165,7 @@ pub fn parse(argv: &[OsString], env: &BTreeMap<String, String>) -> Result<Parsed
     }
     match (etcd, job, action) {
         (Some(etcd), Some(job), Some(action)) if errors.is_empty() => {
-            Ok(Parsed::Command(Command { etcd, root: format!("/paddle/{job}"), job, action }))
+            Ok(Parsed::Command(Command { etcd, root: format!("/paddle/{job}"), job, action, force }))
         }
         _ => Err(errors),
     }
@@ -247,9 +258,9 @@ fn unknown(token: &OsString) -> Diagnostic {
     let token = token.to_string_lossy();
     let flag = token.split('=').next().unwrap_or_default();
     let error = Diagnostic::error(Code::L0001, format!("unknown flag `{flag}`"));
-    match nearest(flag, NAMES.map(|(flag, _)| flag)) {
+    match nearest(flag, NAMES.map(|(flag, _)| flag).into_iter().chain(["--force"])) {
         Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None => error.hint("the flags are `--elastic_server`, `--job_id` and `--np`"),
+        None => error.hint("the flags are `--elastic_server`, `--job_id`, `--np` and `--force`"),
     }
 }
 
@@ -289,6 +300,17 @@ mod tests {
         let service = [("PADDLE_ELASTIC_ETCD_SERVICE_HOST", "10.0.0.1"), ("PADDLE_ELASTIC_ETCD_SERVICE_PORT", "80")];
         assert_eq!(run("--job_id j clean", &service), "10.0.0.1:80 /paddle/j Clean");
         assert_eq!(run("scale -h", &[]), "help");
+    }
+
+    #[test]
+    fn force() {
+        let is_forced = |line: &str| {
+            let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            matches!(parse(&words, &BTreeMap::new()), Ok(Parsed::Command(Command { force: true, .. })))
+        };
+        assert!(is_forced("--elastic_server e --job_id j --force clean"));
+        assert!(is_forced("--elastic_server e --job_id j clean --force"));
+        assert!(!is_forced("--elastic_server e --job_id j clean"));
     }
 
     #[test]

@@ -26,19 +26,38 @@ pub(super) fn run(words: &[OsString]) -> ExitCode {
             // Paddle's own line.
             print(&format!("action {} done\n", command.action.name()))
         }
-        Err(error) => fail(&[error.diagnostic()]),
+        Err(diagnostic) => fail(&[diagnostic]),
     }
 }
 
 /// Changes the keys; returns what the user should know.
-fn perform(command: &Command) -> Result<Option<Diagnostic>, EtcdError> {
-    let etcd = Etcd::new(command.etcd.clone())?;
-    network::handle()?.block_on(async {
+fn perform(command: &Command) -> Result<Option<Diagnostic>, Diagnostic> {
+    let told = |error: EtcdError| error.diagnostic();
+    let etcd = Etcd::new(command.etcd.clone()).map_err(told)?;
+    let network = network::handle().map_err(|error| told(error.into()))?;
+    network.block_on(async {
         match command.action {
-            Action::Clean => etcd.delete_tree(&command.root).await.map(|_| None),
-            Action::Scale { nodes } => scale(&etcd, command, nodes).await,
+            Action::Clean => {
+                if !command.force {
+                    refuse_running(&etcd, command).await?;
+                }
+                etcd.delete_tree(&command.root).await.map_err(told)?;
+                Ok(None)
+            }
+            Action::Scale { nodes } => scale(&etcd, command, nodes).await.map_err(told),
         }
     })
+}
+
+/// The keys of a running job are in use: without them, its ranks stop and start again.
+async fn refuse_running(etcd: &Etcd, command: &Command) -> Result<(), Diagnostic> {
+    let key = command.coordinator_key();
+    match etcd.get(&key).await.map_err(|error| error.diagnostic())? {
+        None => Ok(()),
+        Some(_) => Err(Diagnostic::error(Code::R0046, format!("the job `{}` is running", command.job))
+            .row("key", key)
+            .hint("stop it first with `umiak stop` on one of its nodes; `--force` deletes the keys all the same, and its ranks start again")),
+    }
 }
 
 /// Changes a number that is there: a key without a job would stay for ever.
