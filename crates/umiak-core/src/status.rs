@@ -83,6 +83,9 @@ pub struct Status {
     /// `supervised_micros` at the last retry of the run.
     #[serde(skip)]
     supervised_before: u64,
+    /// True for an elastic job whose nodes have changed.
+    #[serde(skip)]
+    resized: bool,
     /// The position of the next exit in the kernel's order.
     #[serde(skip)]
     pub(crate) next_order: u64,
@@ -274,6 +277,11 @@ impl Status {
     /// Adds all records of a journal.
     pub fn replay<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
         let mut status = Self::default();
+    /// True for a node of an elastic job that took part, and is not needed now.
+    pub fn is_spare(&self) -> bool {
+        self.state == State::Restarting && self.resized && self.pending.is_some()
+    }
+
         records.into_iter().for_each(|record| status.add(record));
         status
     }
@@ -356,7 +364,10 @@ impl Status {
                     self.next_attempt(subject, Retry { at, scope: *scope, blame: *blame });
                 }
             }
-            Fact::Resizing { attempt, .. } => self.start_again(*attempt),
+            Fact::Resizing { attempt, .. } => {
+                self.resized = true;
+                self.start_again(*attempt);
+            }
             Fact::Spares { nodes } => self.spares.clone_from(nodes),
             Fact::Restarting { attempt, blame, delay_micros, cause, .. } => {
                 let mut causes = self.verdict.iter().flat_map(|verdict| &verdict.causes);

@@ -115,7 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 }
 
 fn say_end(style: &Style, run: RunDir, status: Status) {
-    let standing = RunStanding::Is(Word::of(status.state));
+    let standing = RunStanding::Is(Word::of(&status));
     super::say(&head(style, &LoadedRun { run, status, pipeline: None, standing, damage: None }));
 }
 

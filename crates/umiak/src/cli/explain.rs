@@ -100,7 +100,7 @@ fn explain_steps(loaded: &LoadedRun, pipeline: &PipelineStatus, format: Format) 
         let Some(job) = pipeline.node(name).and_then(|node| node.job_status()) else { continue };
         let mut status = job.clone();
         status.name.clone_from(name);
-        let standing = RunStanding::Is(Word::of(status.state));
+        let standing = RunStanding::Is(Word::of(&status));
         let step = LoadedRun { run: loaded.run.clone(), status, pipeline: None, standing, damage: None };
         let told = told.remove(name).unwrap_or_default();
         let tolerated = tolerated(&step);

@@ -116,7 +116,7 @@ pub(super) fn load(run: RunDir) -> Result<LoadedRun, Diagnostic> {
     note_newer(&run, replay.seen.newer, replay.seen.unknown);
     let life = life_of(&run, replay.is_finished())?;
     let Replay { status, pipeline, seen: Seen { damage, .. } } = replay;
-    let standing = RunStanding::of(Word::of(status.state), life, damage.is_some());
+    let standing = RunStanding::of(Word::of(&status), life, damage.is_some());
     Ok(LoadedRun { run, status, pipeline, standing, damage })
 }
 

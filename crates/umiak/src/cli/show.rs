@@ -111,7 +111,7 @@ fn show_step(
         (output, Some(mut status)) => {
             name.clone_into(&mut status.name);
             let is_lost = loaded.standing.is_lost() && !status.is_finished();
-            let standing = if is_lost { loaded.standing.clone() } else { RunStanding::Is(Word::of(status.state)) };
+            let standing = if is_lost { loaded.standing.clone() } else { RunStanding::Is(Word::of(&status)) };
             let mut of_step = IndexEntry::new(loaded.run.id(), &status);
             (of_step.engine, of_step.user, of_step.labels) = (entry.engine, entry.user, entry.labels);
             let LoadedRun { run, damage, .. } = loaded;

@@ -74,7 +74,7 @@ fn stop_one(home: &Home, run: &RunDir, arguments: &Arguments) -> Result<StoppedR
             talk(&damage.notice());
             Word::Stopped
         }
-        None => Word::of(replay.status.state),
+        None => Word::of(&replay.status),
     };
     let status = match stopped {
         Stopped::Asked => Word::Stopping,

@@ -83,7 +83,7 @@ fn end_of(run: RunDir, deadline: Option<(Instant, Duration)>) -> Result<(LoadedR
             }
         } else if let State::Finished { exit_code, .. } = follower.status().state {
             let status = follower.status().clone();
-            let standing = RunStanding::Is(Word::of(status.state));
+            let standing = RunStanding::Is(Word::of(&status));
             return Ok((LoadedRun { run, status, pipeline: None, standing, damage: None }, exit_code));
         } else if life == Life::Lost && follower.life()? == Life::Lost {
             return Err(lost(&run));

@@ -67,6 +67,8 @@ pub enum Word {
     Running,
     Stopping,
     Restarting,
+    /// A node of an elastic job that is not needed now.
+    Spare,
     Succeeded,
     Failed,
     Interrupted,
@@ -74,8 +76,9 @@ pub enum Word {
 }
 
 impl Word {
-    pub fn of(state: State) -> Self {
-        match state {
+    pub fn of(status: &Status) -> Self {
+        match status.state {
+            State::Restarting if status.is_spare() => Self::Spare,
             State::Pending => Self::Pending,
             State::Running => Self::Running,
             State::Stopping => Self::Stopping,
@@ -101,7 +104,7 @@ fn local() -> String {
 impl IndexEntry {
     /// Returns the entry for a status. Fields that only the plan has are empty.
     pub fn new(run: RunId, status: &Status) -> Self {
-        let state = Word::of(status.state);
+        let state = Word::of(status);
         let code = match status.state {
             State::Finished { exit_code, .. } => Some(exit_code),
             _ => None,

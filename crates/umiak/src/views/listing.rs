@@ -32,7 +32,7 @@ pub(crate) struct ListedRun {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
     pub engine: String,
-    /// `pending`, `running`, `stopping`, `restarting`, `succeeded`, `failed`, `interrupted`, `stopped`; `lost` if
+    /// `pending`, `running`, `stopping`, `restarting`, `spare`, `succeeded`, `failed`, `interrupted`, `stopped`; `lost` if
     /// its supervisor died; `elsewhere` if its supervisor is on another host.
     pub status: String,
     /// The host of its supervisor, with status `elsewhere`.

@@ -248,7 +248,7 @@ fn state(standing: &RunStanding, status: &Status) -> (PaiState, &'static str) {
     match standing {
         RunStanding::Is(Word::Running) if has_run => (PaiState::Running, "AttemptRunning"),
         RunStanding::Is(Word::Pending | Word::Running) => (PaiState::Waiting, "AttemptPreparing"),
-        RunStanding::Is(Word::Restarting) => (PaiState::Running, "AttemptCompleted"),
+        RunStanding::Is(Word::Restarting | Word::Spare) => (PaiState::Running, "AttemptCompleted"),
         RunStanding::Is(Word::Stopping) if is_users(status.stopping) => (PaiState::Stopping, "AttemptDeletionPending"),
         RunStanding::Is(Word::Stopping) => (PaiState::Running, "AttemptDeletionPending"),
         RunStanding::Is(Word::Succeeded) => (PaiState::Succeeded, "Completed"),

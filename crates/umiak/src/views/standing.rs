@@ -44,6 +44,7 @@ impl RunStanding {
             Self::Is(Word::Running) => "running",
             Self::Is(Word::Stopping) => "stopping",
             Self::Is(Word::Restarting) => "restarting",
+            Self::Is(Word::Spare) => "spare",
             Self::Is(Word::Succeeded) => "succeeded",
             Self::Is(Word::Failed) => "failed",
             Self::Is(Word::Interrupted) => "interrupted",
@@ -59,6 +60,7 @@ impl RunStanding {
         "running",
         "stopping",
         "restarting",
+        "spare",
         "succeeded",
         "failed",
         "interrupted",
@@ -70,7 +72,7 @@ impl RunStanding {
 
     pub(crate) fn mark(&self) -> Mark {
         match self {
-            Self::Is(Word::Pending) => Mark::Waiting,
+            Self::Is(Word::Pending | Word::Spare) => Mark::Waiting,
             Self::Is(Word::Running) => Mark::Running,
             Self::Is(Word::Restarting) => Mark::Restarted,
             Self::Is(Word::Succeeded) => Mark::Done,

@@ -112,7 +112,12 @@ impl LaunchDoor {
                 if let Some(peers) = &mut self.peers {
                     peers.knows(&start);
                 }
-                Self::show_waiting(core, peer_words::spare(start.nodes.len()));
+                let text = peer_words::spare(start.nodes.len());
+                if core.job.machine.is_pausing() && self.awaits.replace((core.run.clock.now(), true)).is_none() {
+                    core.fact(Fact::Pending { reason: text.clone() });
+                    core.say(|style| words::nodes(style, &text));
+                }
+                Self::show_waiting(core, text);
             }
             News::Unreached(answer) => {
                 let text = format!("no connection to the coordinator ({})", peer_words::short(&answer));
