@@ -5,7 +5,7 @@
 
 mod pipeline;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -139,6 +139,9 @@ pub struct ReplicaStatus {
     pub past: Vec<Past>,
     /// When and why it was restarted.
     pub retries: Vec<Retry>,
+    /// In an elastic job whose nodes have changed: its last attempt on this node, which has other ranks since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<u32>,
     /// How we stopped this attempt, if we did.
     #[serde(skip)]
     pub(crate) stop_sent: Option<StopSent>,
@@ -274,14 +277,14 @@ impl Status {
         Self { step: Some(step), ..Self::default() }
     }
 
-    /// Adds all records of a journal.
-    pub fn replay<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
-        let mut status = Self::default();
     /// True for a node of an elastic job that took part, and is not needed now.
     pub fn is_spare(&self) -> bool {
         self.state == State::Restarting && self.resized && self.pending.is_some()
     }
 
+    /// Adds all records of a journal.
+    pub fn replay<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
+        let mut status = Self::default();
         records.into_iter().for_each(|record| status.add(record));
         status
     }
@@ -445,6 +448,12 @@ impl Status {
             .map(|role| RoleStatus { role: role.role.clone(), replicas: role.replicas, decides: role.decides })
             .collect();
         self.nodes.clone_from(&planned.nodes);
+        if self.resized {
+            let named: BTreeSet<&str> = planned.replicas.iter().map(|place| place.replica.as_str()).collect();
+            for replica in &mut self.replicas {
+                replica.move_to(planned.attempt, named.contains(replica.replica.as_str()));
+            }
+        }
         for place in &planned.replicas {
             let replica = match self.replica_mut(&place.replica) {
                 Some(replica) => replica,
@@ -473,6 +482,7 @@ impl Status {
             log_start: 0,
             past: Vec::new(),
             retries: Vec::new(),
+            until: None,
             stop_sent: None,
             first: FIRST_ATTEMPT,
             withdrawn: false,
@@ -527,7 +537,7 @@ impl Status {
         (self.pending, self.store_waits) = (None, None);
         self.handles.clear();
         self.state = State::Restarting;
-        for replica in &mut self.replicas {
+        for replica in self.replicas.iter_mut().filter(|replica| replica.until.is_none()) {
             replica.renew(attempt);
         }
     }
@@ -546,6 +556,11 @@ impl Status {
         {
             change(&mut replica.stage);
         }
+    }
+
+    /// The replica of this name, if it is on this node in the current attempt.
+    pub fn present(&self, name: &str) -> Option<&ReplicaStatus> {
+        self.replica(name).filter(|replica| replica.until.is_none())
     }
 
     pub fn replica(&self, name: &str) -> Option<&ReplicaStatus> {
@@ -628,6 +643,16 @@ impl ReplicaStatus {
         self.turn_to(first);
         (self.first, self.withdrawn) = (first, false);
         self.retries.clear();
+    }
+
+    /// The ranks of a node of an elastic job have changed: this one is here in that attempt, or it was here before.
+    fn move_to(&mut self, attempt: u32, is_here: bool) {
+        if !is_here && self.until.is_none() {
+            self.withdraw();
+            (self.until, self.withdrawn) = (Some(self.attempt), false);
+        } else if is_here && self.until.take().is_some() {
+            self.renew(attempt);
+        }
     }
 
     /// Returns to the attempt before, if this one waits for its start.

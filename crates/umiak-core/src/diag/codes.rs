@@ -287,6 +287,8 @@ register! {
         "The run did not end within `umiak wait --timeout`. It is still running.";
     J0013, 0, "log without times",
         "`umiak logs --since` selects lines by the time in them. This log has no times, so all its lines are shown. Add the time to the format of the trainer's logger.";
+    J0014, 0, "the rank belongs to an earlier attempt",
+        "The nodes of an elastic job get new ranks with each change. This node had the named rank in an earlier attempt, and its log of that attempt is shown. `umiak show` lists the ranks of this node with their attempts.";
     J0020, 125, "not enough resources on this host",
         "The job needs more ports, loopback addresses, GPUs or (with `--strict-resources`) CPUs than are available, or a limit that cannot be set here. The message shows how many of which. A job is a gang unless `policy: {gang: false}` is set (`extras: {gangAllocation: false}` in documents of OpenPAI): no replica starts unless all of them fit.";
     J0021, 127, "command not found",

@@ -18,6 +18,7 @@ use umiak_core::model::{Whose, replica_parts};
 use umiak_core::status::{NodeStatus, PipelineStatus, ReplicaStatus, Stage, Status};
 
 use crate::views::logs::{LogOwner, LogPrinter};
+use crate::views::run::since;
 use crate::views::standing::LoadedRun;
 
 use super::runs::{Done, Format, load, shown, talk, the_run, the_run_or_newest};
@@ -97,8 +98,16 @@ fn print(arguments: &Arguments, loaded: &LoadedRun, words: &[String]) -> Done {
     }
     let Chosen { replicas: chosen, elsewhere } = choose(loaded, words)?;
     if !elsewhere.is_empty() {
-        let shown = chosen.iter().map(|replica| replica.replica.as_str()).collect::<Vec<_>>().join(", ");
+        let shown = |replica: &&ReplicaStatus| match replica.until {
+            Some(until) => format!("{} until attempt {until}, on this node", replica.replica),
+            None => replica.replica.clone(),
+        };
+        let shown = chosen.iter().map(shown).collect::<Vec<_>>().join(", ");
         talk(&nodes::not_here(loaded, &elsewhere, Diagnostic::notice).row("shown", shown));
+    } else if let Some((former, since)) = chosen.iter().find_map(|one| Some((one, since(&loaded.status, one)?))) {
+        let until = former.until.unwrap_or(former.attempt);
+        let message = format!("`{}` was on this node until attempt {until}, and is {since}", former.replica);
+        talk(&Diagnostic::notice(Code::J0014, message));
     }
     let names: Vec<String> = chosen.iter().map(|replica| replica.replica.clone()).collect();
     let of = |replica: &&'_ ReplicaStatus| LogOwner { step: None, replica: replica.replica.clone() };
@@ -365,8 +374,9 @@ pub(super) fn choose<'a>(loaded: &'a LoadedRun, words: &[String]) -> Result<Chos
     }
     let elsewhere = nodes::elsewhere(status, |name, _| cause.is_some_and(|cause| cause.replica == name));
     let decides = status.roles.iter().find(|role| role.decides).map(|role| role.role.as_str());
-    let first = status.replicas.iter().find(|replica| decides.is_none_or(|role| replica.role() == role));
-    let first = first.or(status.replicas.first());
+    let present = || status.replicas.iter().filter(|replica| replica.until.is_none());
+    let first = present().find(|replica| decides.is_none_or(|role| replica.role() == role));
+    let first = first.or(present().next()).or(status.replicas.first());
     first.map(|replica| Chosen { replicas: vec![replica], elsewhere }).ok_or_else(|| {
         Diagnostic::error(Code::J0009, format!("`{}` has no replicas yet", loaded.run.id()))
             .hint(format!("`umiak events {} -f` shows its progress", loaded.run.id()))

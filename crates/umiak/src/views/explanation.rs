@@ -10,7 +10,7 @@ use umiak_core::model::{Exit, StepName, signal_name};
 use umiak_core::status::{Ended, PipelineStatus, Stage, State, Status};
 
 use super::facts::{describe, engine, list, stop_reason};
-use super::run::{after_loss, head, how, nodes, place};
+use super::run::{after_loss, head, how, nodes, place, since};
 use super::stacks;
 use super::standing::{LoadedRun, RunStanding};
 use super::time::moment;
@@ -220,6 +220,12 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)], tol
     let mut text = head(style, loaded);
     for line in nodes(status) {
         let _ = writeln!(text, "  {} {line}", style.dim("node"));
+    }
+    for replica in &status.replicas {
+        if let (Some(until), Some(since)) = (replica.until, since(status, replica)) {
+            let name = &replica.replica;
+            let _ = writeln!(text, "  {} {name} on this node until attempt {until}, {since}", style.dim("rank"));
+        }
     }
     let one = |finding: &Finding| {
         let verdict = Verdict { causes: vec![finding.clone()], victims: Vec::new() };

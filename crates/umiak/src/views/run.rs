@@ -193,7 +193,7 @@ const NODES: usize = 16;
 
 /// The replicas of each node, one line per node. Only one of the nodes records the run.
 pub(crate) fn nodes(status: &Status) -> Vec<String> {
-    let is_here = |node: &&PlannedNode| node.replicas.iter().any(|name| status.replica(name).is_some());
+    let is_here = |node: &&PlannedNode| node.replicas.iter().any(|name| status.present(name).is_some());
     let line = |node: &PlannedNode| {
         let parts = node.replicas.iter().map(|name| replica_parts(name));
         let names = Crowd::replicas(parts).names;
@@ -260,6 +260,8 @@ fn replicas(run: &RunDir, style: &Style, status: &Status, all: bool, is_lost: bo
     } else {
         status.replicas.iter().collect()
     };
+    let mut listed = listed;
+    listed.sort_by_key(|replica| replica.until.is_some());
     let mut text = String::new();
     if is_folded {
         text.push('\n');
@@ -336,7 +338,7 @@ fn row(run: &RunDir, style: &Style, status: &Status, replica: &ReplicaStatus, is
         Stage::Abandoned => ("did not exit after SIGKILL".to_owned(), String::new()),
     };
     let attempt = match replica.past.len() {
-        0 if replica.attempt == FIRST_ATTEMPT => String::new(),
+        0 if replica.attempt == FIRST_ATTEMPT && replica.until.is_none() => String::new(),
         _ => {
             let earlier = if replica.past.len() > PAST { format!("{} ", style.dots()) } else { String::new() };
             let last = &replica.past[replica.past.len().saturating_sub(PAST)..];
@@ -345,7 +347,8 @@ fn row(run: &RunDir, style: &Style, status: &Status, replica: &ReplicaStatus, is
                 .map(|past| format!("{}: {}", past.attempt, past.ended.as_ref().map_or_else(|| "?".to_owned(), how)))
                 .collect();
             let past = if past.is_empty() { String::new() } else { format!(" ({earlier}{})", past.join("; ")) };
-            format!("{}{past}", replica.attempt)
+            let since = since(status, replica).map(|since| format!("; {since}")).unwrap_or_default();
+            format!("{}{past}{since}", replica.attempt)
         }
     };
     vec![
@@ -358,6 +361,16 @@ fn row(run: &RunDir, style: &Style, status: &Status, replica: &ReplicaStatus, is
         replica.devices.join(",").into(),
         TableCell::path(log(run, status.step.as_ref(), replica, replica.attempt)),
     ]
+}
+
+/// Where a rank is that was on this node in an earlier attempt of an elastic job.
+pub(crate) fn since(status: &Status, replica: &ReplicaStatus) -> Option<String> {
+    replica.until?;
+    let node = status.nodes.iter().find(|node| node.replicas.contains(&replica.replica));
+    Some(match node {
+        Some(node) => format!("since attempt {} on {}", status.attempt, node.node),
+        None => format!("not in attempt {}", status.attempt),
+    })
 }
 
 /// The log of an attempt, or of the last one before it that was started: its own file, or the one in the plan.
