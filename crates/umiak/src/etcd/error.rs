@@ -205,12 +205,12 @@ fn is_plain_and_lost((member, trouble): &Answer) -> bool {
 
 fn tls_hint(trouble: &Trouble) -> Option<&'static str> {
     match trouble {
-        Trouble::Tls(TlsTrouble::UnknownAuthority) => {
-            Some("name the certificate of etcd's authority with `UMIAK_ETCD_CA_FILE`")
-        }
+        Trouble::Tls(TlsTrouble::UnknownAuthority) => Some(
+            "name the certificate of etcd's authority with `UMIAK_ETCD_CA_FILE`, or with `cacert` in torchrun's `--rdzv-conf`",
+        ),
         Trouble::Tls(TlsTrouble::WrongName(_)) => Some("use one of the names of the certificate as the address"),
         Trouble::Tls(TlsTrouble::CertificateRequired | TlsTrouble::CertificateRefused) => Some(
-            "name a certificate that etcd accepts, and its key, with `UMIAK_ETCD_CERT_FILE` and `UMIAK_ETCD_KEY_FILE`",
+            "name a certificate that etcd accepts, and its key, with `UMIAK_ETCD_CERT_FILE` and `UMIAK_ETCD_KEY_FILE`, or with `cert` and `key` in torchrun's `--rdzv-conf`",
         ),
         Trouble::Tls(TlsTrouble::NotTls | TlsTrouble::Ended(_)) => {
             Some("if etcd does not use TLS, write the address with `http://`")
@@ -267,7 +267,7 @@ mod tests {
         );
         assert_eq!(
             told(&[("https://a:1", Trouble::Tls(TlsTrouble::UnknownAuthority))]),
-            "error[R0031]: no secure connection to etcd\n  https://a:1  the server's certificate is signed by an unknown authority\nhint: name the certificate of etcd's authority with `UMIAK_ETCD_CA_FILE`\n"
+            "error[R0031]: no secure connection to etcd\n  https://a:1  the server's certificate is signed by an unknown authority\nhint: name the certificate of etcd's authority with `UMIAK_ETCD_CA_FILE`, or with `cacert` in torchrun's `--rdzv-conf`\n"
         );
         assert_eq!(
             told(&[("a:1", Trouble::NotEtcd("it expects TLS".to_owned()))]),

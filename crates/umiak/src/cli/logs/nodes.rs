@@ -17,7 +17,7 @@ const NODES: usize = 16;
 /// Names and ranks of all replicas, also of those on other nodes.
 pub(super) fn all(status: &Status) -> Vec<(&str, Option<Rank>)> {
     let here = status.replicas.iter().map(|replica| (replica.replica.as_str(), replica.rank));
-    let names = status.nodes.iter().flat_map(|node| &node.replicas).filter(|name| status.replica(name).is_none());
+    let names = status.nodes.iter().flat_map(|node| &node.replicas).filter(|name| status.present(name).is_none());
     // The plan has no ranks of other nodes. Without roles, they are in the names.
     let rank = |name: &str| status.roles.is_empty().then(|| Rank(replica_parts(name).1));
     here.chain(names.map(|name| (name.as_str(), rank(name)))).collect()
@@ -62,7 +62,7 @@ pub(super) fn not_here(
     let copies: Vec<String> =
         nodes.iter().flat_map(|node| &node.replicas).filter_map(|name| copy(loaded, name)).collect();
     match &copies[..] {
-        [] => diagnostic.hint("`--gather-logs` copies the logs of all nodes to the node that records the run"),
+        [] => diagnostic.hint("let all nodes use one `--log_dir` on a shared file system; in jobs without etcd, `--gather-logs` copies the logs of all nodes to the node that records the run"),
         [one] => diagnostic.row("copy", one.clone()),
         [first, .., last] => diagnostic.row("copies", format!("{first} to {last}")),
     }
