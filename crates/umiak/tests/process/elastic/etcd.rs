@@ -268,16 +268,24 @@ fn scaled() {
     with(3, 1, |job| {
         let runs = job.starts(3, "3");
         let (attempt, _) = job.await_nodes(&runs[0], 0, 3);
-        let scale = |nodes: u32| {
-            let words = format!(
-                "python -m paddle.distributed.elastic --elastic_server {} --job_id job1 --np {nodes} scale",
-                job.etcd.address(0)
-            );
-            let sandbox = &job.elastic.cluster.sandboxes[3];
-            sandbox.umiak(words.split(' ')).on(job.host(3)).finish().expect_code(0);
+        let change = |action: &str| {
+            let server = job.etcd.address(0);
+            let words =
+                format!("python -m paddle.distributed.elastic --elastic_server {server} --job_id job1 {action}");
+            job.elastic.cluster.sandboxes[3].umiak(words.split(' ')).on(job.host(3)).finish()
         };
-        scale(2);
+        change("clean").expect_code(2).expect_err("error[R0046]: the job `job1` is running");
+        change("--np 2 scale").expect_code(0);
         let (attempt, ranks) = job.await_nodes(&runs[0], attempt, 2);
+        // The third node is a spare, and gets other ranks when it takes over.
+        let ask = |host: usize, word: &str| {
+            job.elastic.cluster.sandboxes[host].umiak([word]).on(job.host(host)).start().finish_unchecked().out()
+        };
+        let mut spare = None;
+        runs[0].wait_until("a node is a spare", || {
+            spare = (0..3).find(|host| ask(*host, "ls").contains("spare"));
+            spare.is_some()
+        });
         assert!(ranks.iter().all(|start| start.reason == "scaled" && start.before == "6"), "{ranks:?}");
         // The next coordinator keeps the number.
         let leader = job.leader();
@@ -287,6 +295,8 @@ fn scaled() {
         let first = runs.values().next().expect("two are left");
         let (attempt, _) = job.await_nodes(first, attempt, 2);
         let _ = lost.finish();
+        let shown = ask(spare.expect("it was waited for"), "show");
+        assert!(shown.contains(&format!("; not in attempt {attempt}")), "{shown}");
         // A node may bring another number with it.
         runs.insert(leader, job.elastic.start(leader, &format!("{} --force true", job.flags("3"))));
         job.await_nodes(runs.values().next().expect("three run"), attempt, 3);
@@ -367,7 +377,13 @@ fn refused() {
     with(1, 1, |mut job| {
         let flags = format!("{} --gather-logs", job.flags("1"));
         job.elastic.start(0, &flags).finish().expect_code(2).expect_err("`--gather-logs` cannot be used with etcd");
+        // While the job runs: ranks are stopped in time, and the only error names the reason.
+        let run = job.elastic.start(0, &format!("{} --rdzv-timeout 3s", job.flags("1")));
+        job.await_nodes(&run, 0, 1);
         job.etcd.kill(0);
+        let outcome = run.finish();
+        outcome.expect_code(123).expect_err("error[R0041]").expect_err("reason").expect_err("etcd cannot be reached");
+        assert!(!outcome.err().contains("R0005"), "{}", outcome.err());
         job.start(0, "1").finish().expect_code(123).expect_err("error[R0030]");
     });
 }
