@@ -15,7 +15,7 @@ use crate::model::{EtcdOptions, MAX_NODES};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed {
     Help,
-    Command(Command),
+    Command(Box<Command>),
 }
 
 /// What to do with the keys of a job.
@@ -165,7 +165,8 @@ pub fn parse(argv: &[OsString], env: &BTreeMap<String, String>) -> Result<Parsed
     }
     match (etcd, job, action) {
         (Some(etcd), Some(job), Some(action)) if errors.is_empty() => {
-            Ok(Parsed::Command(Command { etcd, root: format!("/paddle/{job}"), job, action, force }))
+            let root = format!("/paddle/{job}");
+            Ok(Parsed::Command(Box::new(Command { etcd, root, job, action, force })))
         }
         _ => Err(errors),
     }
@@ -306,7 +307,7 @@ mod tests {
     fn force() {
         let is_forced = |line: &str| {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-            matches!(parse(&words, &BTreeMap::new()), Ok(Parsed::Command(Command { force: true, .. })))
+            matches!(parse(&words, &BTreeMap::new()), Ok(Parsed::Command(command)) if command.force)
         };
         assert!(is_forced("--elastic_server e --job_id j --force clean"));
         assert!(is_forced("--elastic_server e --job_id j clean --force"));

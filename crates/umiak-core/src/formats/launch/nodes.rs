@@ -87,15 +87,12 @@ impl Checks<'_> {
         };
         let name = self.arguments.name(attribute);
         let Some((min, max)) = range(&text) else {
-            let error = match reversed(&text) {
-                Some(hint) => {
-                    let message = format!("`{name}` is `{text}`, and the smaller number comes first");
-                    self.wrong_value(attribute, message).hint(hint)
-                }
-                None => {
-                    let message = format!("`{name}` takes a number of nodes such as `1` or `2:4`, not `{text}`");
-                    self.wrong_value(attribute, message)
-                }
+            let error = if let Some(hint) = reversed(&text) {
+                let message = format!("`{name}` is `{text}`, and the smaller number comes first");
+                self.wrong_value(attribute, message).hint(hint)
+            } else {
+                let message = format!("`{name}` takes a number of nodes such as `1` or `2:4`, not `{text}`");
+                self.wrong_value(attribute, message)
             };
             self.error(error);
             return None;
