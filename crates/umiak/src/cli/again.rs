@@ -247,7 +247,7 @@ fn is_success(status: &Status) -> bool {
 
 /// `failed, code 3`
 fn how(status: &Status) -> String {
-    let word = RunStanding::Is(Word::of(&status)).word();
+    let word = RunStanding::Is(Word::of(status)).word();
     match status.state {
         State::Finished { exit_code, .. } => format!("{word}, code {exit_code}"),
         _ => word.to_owned(),

@@ -216,7 +216,7 @@ pub(super) fn other_command(other: &NodeName, own: &str, theirs: &str, is_host: 
     let (own, theirs) = around_difference(own, theirs);
     Diagnostic::notice(Code::R0045, message)
         .row("this node", own)
-        .row(&other.address.to_string(), theirs)
+        .row(other.address.to_string(), theirs)
         .hint("give every node of a job the same script and arguments; for a second job, use another job id")
 }
 

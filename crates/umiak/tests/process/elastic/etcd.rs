@@ -11,7 +11,7 @@ use umiak_testkit::net::Host;
 use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
 
-use super::{Elastic, SIGKILL, SIGTERM, Started, expect_all};
+use super::{EVERY, Elastic, SIGKILL, SIGTERM, Started, expect_all};
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
@@ -25,6 +25,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("elastic::etcd::a_command_before_each_round", &[Netns, Python, Etcd], pre_hook)
         .test("elastic::etcd::torchrun", &[Netns, Python, Etcd], torchrun)
         .test("elastic::etcd::refused", &[Netns, Python, Etcd], refused)
+        .test("elastic::etcd::the_password_is_changed", &[Netns, Python, Etcd], password)
         .test("elastic::etcd::random_changes", &[Netns, Python, Etcd], chaos);
 }
 
@@ -385,6 +386,34 @@ fn refused() {
         outcome.expect_code(123).expect_err("error[R0041]").expect_err("reason").expect_err("etcd cannot be reached");
         assert!(!outcome.err().contains("R0005"), "{}", outcome.err());
         job.start(0, "1").finish().expect_code(123).expect_err("error[R0030]");
+    });
+}
+
+/// Ranks are stopped in time, and start again when the password is right again.
+fn password() {
+    with(1, 1, |job| {
+        job.etcd.authenticate();
+        let change = |password: &str| {
+            let root = r#"{"name":"root","password":"hunter2-root"}"#;
+            let root = job.etcd.post(0, "/v3/auth/authenticate", root, None);
+            let body = format!(r#"{{"name":"ann","password":"{password}"}}"#);
+            job.etcd.post(0, "/v3/auth/user/changepw", &body, root["token"].as_str());
+        };
+        let shared = job.elastic.shared.to_str().expect("a path in UTF-8");
+        let flags = format!("{} --nproc_per_node 2 {} {shared} {EVERY}", job.flags("1"), job.elastic.script);
+        let command = job.elastic.cluster.sandboxes[0].umiak(flags.split(' ')).on(job.host(0));
+        let run = command.env("UMIAK_ETCD_USER", "ann").env("UMIAK_ETCD_PASSWORD", "hunter2-ann").start();
+        let (attempt, ranks) = job.await_nodes(&run, 0, 1);
+        change("hunter2-bob");
+        let is_gone = || !std::path::Path::new(&format!("/proc/{}", ranks[0].pid)).exists();
+        run.wait_until("ranks are stopped", is_gone);
+        change("hunter2-ann");
+        job.await_nodes(&run, attempt, 1);
+        job.elastic.finish();
+        let outcome = run.finish();
+        outcome.expect_code(0).expect_err("notice[R0042]: etcd refuses requests; ranks keep running");
+        assert!(!outcome.err().contains("hunter2"), "{}", outcome.err());
+        job.elastic.judge();
     });
 }
 
