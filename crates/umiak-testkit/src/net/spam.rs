@@ -95,6 +95,7 @@ fn message(stranger: Stranger) -> Message {
         rank: None,
         uneven: true,
         logs: false,
+        alive: None,
         standing: Standing::new(FIRST_ATTEMPT, Stage::Running),
     };
     // A field that umiak itself would cut.

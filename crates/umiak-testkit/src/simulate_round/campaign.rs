@@ -56,6 +56,7 @@ fn elastic(run: &Run, met: &mut impl FnMut(&str)) {
             Entry::Stop(stop, _) => met(match &stop.why {
                 Reason::Joined { .. } => "stop: joined",
                 Reason::NodeLost { how: Loss::Killed, .. } => "stop: killed",
+                Reason::NodeLost { how: Loss::Vanished { .. }, .. } => "stop: vanished",
                 Reason::NodeLost { how: Loss::Silent { .. }, .. } => "stop: silent",
                 Reason::NodeLost { how: Loss::Disconnected { .. }, .. } => "stop: disconnected",
                 Reason::NodeLost { how: Loss::Left, .. } => "stop: left",

@@ -93,6 +93,7 @@ impl World {
                 }
             }
             Effect::Probe { .. }
+            | Effect::Watch { .. }
             | Effect::Refused { .. }
             | Effect::RefusedMore { .. }
             | Effect::Spares { .. }

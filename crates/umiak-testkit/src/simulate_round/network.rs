@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use umiak_core::machine::round::limits::REFUSED;
 use umiak_core::machine::round::messages::{Answer, FromAgent, Start, ToAgent};
 use umiak_core::machine::round::{agent, coordinator};
 use umiak_core::model::Timestamp;
 
 use super::scenario::HANDSHAKE;
-use super::world::{Item, Sabotage, World};
+use super::world::{Item, Sabotage, State, World};
 
 /// One TCP connection. Its index is the coordinator's link.
 #[derive(Debug)]
@@ -214,6 +215,14 @@ impl World {
             Effect::Probe { addresses } => {
                 for address in addresses {
                     self.coordinator_later(coordinator::Event::Probed { address, answer: Answer::Refused });
+                }
+            }
+            Effect::Watch { launch } => {
+                // Its host still answers.
+                let is_dead = |node: usize| self.nodes[node].state == State::Dead && !self.nodes[node].vanished;
+                let node = self.scenario.nodes.iter().position(|node| node.launch == launch);
+                if node.is_some_and(is_dead) {
+                    self.plan(self.now + REFUSED, Item::Coordinator(coordinator::Event::Vanished { launch }));
                 }
             }
             Effect::RefusedMore { .. } | Effect::Refused { .. } => self.refusals += 1,

@@ -304,6 +304,7 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
         rank: script.rank,
         uneven: scenario.uneven,
         logs: false,
+        alive: None,
         standing: scenario.standing(node, FIRST_ATTEMPT),
     };
     Node {

@@ -89,6 +89,7 @@ impl World {
             rank: None,
             uneven: true,
             logs: false,
+            alive: None,
             standing: node.ready.clone(),
         };
         let launch = node.launch;
@@ -449,6 +450,7 @@ impl World {
                 self.net_done(net);
             }
             coordinator::Effect::Probe { .. }
+            | coordinator::Effect::Watch { .. }
             | coordinator::Effect::Refused { .. }
             | coordinator::Effect::RefusedMore { .. }
             | coordinator::Effect::Spares { .. } => {}

@@ -485,9 +485,11 @@ impl Engine for Local {
         self.send(&Command::Retire { job: step.0 });
     }
 
-    fn keep(&mut self, lock: BorrowedFd<'_>) {
-        self.held.locks.extend(lock.try_clone_to_owned());
-        let _ = self.guardian.keep(lock);
+    fn keep(&mut self, lock: BorrowedFd<'_>) -> bool {
+        let own = lock.try_clone_to_owned();
+        let is_held = own.is_ok();
+        self.held.locks.extend(own);
+        self.guardian.keep(lock).is_ok() && is_held
     }
 
     fn hold(&mut self, connection: BorrowedFd<'_>, last_words: LastWords) {

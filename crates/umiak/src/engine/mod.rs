@@ -222,8 +222,11 @@ pub(crate) trait Engine {
         false
     }
 
-    /// Holds a lock until the last replica is gone, even if the supervisor is killed.
-    fn keep(&mut self, _lock: BorrowedFd<'_>) {}
+    /// Holds a lock or a socket until the last replica is gone, even if the supervisor is killed. Returns false if it
+    /// cannot.
+    fn keep(&mut self, _lock: BorrowedFd<'_>) -> bool {
+        false
+    }
 
     /// Sets the last message to send over this connection if the supervisor dies.
     fn hold(&mut self, _connection: BorrowedFd<'_>, _last_words: umiak_sys::protocol::LastWords) {}

@@ -344,6 +344,7 @@ impl Job {
                 rank: None,
                 uneven: false,
                 logs: false,
+                alive: None,
                 standing: Standing::new(FIRST_ATTEMPT, Stage::Ready(self.offer())),
             },
             limits: Limits::default(),

@@ -310,6 +310,15 @@ pub(super) async fn probe(address: IpAddr, port: u16, events: Sender<NetEvent>) 
     let _ = events.send(NetEvent::Probed { address, answer }).await;
 }
 
+/// Connects to a port that a node keeps open, and closes the connection.
+pub(super) async fn knock(at: SocketAddr) -> Result<(), Answer> {
+    match timeout(PROBE, connect(at)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(told_by(&error)),
+        Err(_) => Err(Answer::Silent),
+    }
+}
+
 fn told_by(error: &io::Error) -> Answer {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => Answer::Refused,

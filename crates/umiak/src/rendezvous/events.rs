@@ -2,7 +2,7 @@
 
 use std::future::{Future as _, poll_fn};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -53,6 +53,15 @@ pub(super) enum NetEvent {
     Probed {
         address: IpAddr,
         answer: Answer,
+    },
+    /// A node's port accepted a connection.
+    Knocked {
+        launch: u64,
+        at: SocketAddr,
+    },
+    /// Nothing of this node runs anymore.
+    Vanished {
+        launch: u64,
     },
     /// The result of a connection attempt to the coordinator.
     Reached {

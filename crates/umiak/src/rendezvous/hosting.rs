@@ -22,6 +22,7 @@ use super::events::NetEvent;
 use super::gather::{self, Gatherer};
 use super::link::{Ear, Outgoing, Parts, PeerLink, Said};
 use super::thread::{LINGER, Round};
+use super::vigil::Vigils;
 use super::{Host, NetReport};
 use crate::clock::Clock;
 
@@ -59,6 +60,7 @@ pub(super) struct Hosting {
     pub(super) unproven: BTreeMap<u64, AbortHandle>,
     pub(super) probes: VecDeque<IpAddr>,
     pub(super) probing: HashSet<IpAddr>,
+    pub(super) vigils: Vigils,
     /// Events that follow from effects.
     pub(super) pending: VecDeque<coordinator::Event>,
 }
@@ -82,6 +84,7 @@ impl Hosting {
             unproven: BTreeMap::new(),
             probes: VecDeque::new(),
             probing: HashSet::new(),
+            vigils: Vigils::new(clock, events.clone()),
             pending: VecDeque::new(),
         })
     }
@@ -115,6 +118,17 @@ impl Hosting {
         }
     }
 
+    /// True if the node is connected, or may come back.
+    pub(super) fn is_known(&self, launch: u64) -> bool {
+        self.machine.misses(launch) || self.launches.values().any(|other| *other == launch)
+    }
+
+    fn forget_door(&mut self, launch: u64) {
+        if !self.is_known(launch) {
+            self.vigils.forget(launch);
+        }
+    }
+
     /// Queues addresses that are neither queued nor being probed.
     fn queue_probes(&mut self, addresses: Vec<IpAddr>) {
         for address in addresses {
@@ -137,6 +151,11 @@ impl Round {
                 self.perform(effect, now);
             }
             next = self.host.as_mut().and_then(|host| host.pending.pop_front());
+        }
+        if let Some(host) = &mut self.host {
+            for launch in host.vigils.end_unless(|launch| host.machine.misses(launch)) {
+                host.forget_door(launch);
+            }
         }
     }
 
@@ -181,6 +200,7 @@ impl Round {
                 host.queue_probes(addresses);
                 self.probe();
             }
+            coordinator::Effect::Watch { launch } => host.vigils.begin(launch),
             coordinator::Effect::Refused { address, host, refusal } => {
                 info!(%address, host, ?refusal, "node refused");
                 self.reporter.tell(NetReport::Refused { address, host, refusal });
@@ -245,8 +265,12 @@ impl Round {
             accepts: |message| !matches!(message, FromAgent::Join(_) | FromAgent::Logs(_)),
             events: self.events.clone(),
         };
+        let peer = parts.halves.0.as_ref().peer_addr().ok();
         host.links.insert(id, PeerLink::open(parts, ear));
         host.launches.insert(id, join.launch);
+        if let (Some(peer), false) = (peer, join.launch == self.launch) {
+            host.vigils.know(&join, peer);
+        }
         if join.logs {
             host.senders.insert(join.launch);
         }
@@ -273,8 +297,12 @@ impl Round {
             Said::Closed => {
                 debug!(link, "connection closed");
                 host.links.remove(&link);
-                host.launches.remove(&link);
-                coordinator::Event::Closed { link }
+                let launch = host.launches.remove(&link);
+                self.decide(coordinator::Event::Closed { link });
+                if let (Some(host), Some(launch)) = (&mut self.host, launch) {
+                    host.forget_door(launch);
+                }
+                return;
             }
             // The last message for this agent is already queued.
             _ if !is_open => return,

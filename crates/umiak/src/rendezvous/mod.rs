@@ -8,6 +8,7 @@
 //! * `door`: the handshake, from a connection to a session, on both sides; probes of addresses.
 //! * `election`: of the coordinator of a job over etcd; a task of its own.
 //! * `link`: an authenticated connection.
+//! * `vigil`: whether anything of a node still runs whose connection broke.
 //! * `bench`: coordinator and agents without a launcher, for the benchmark.
 //! * `logs`, `gather`: tasks that send logs to the coordinator and receive them, over their own connections.
 
@@ -24,6 +25,7 @@ pub(crate) mod logs;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod vigil;
 mod who;
 
 pub(crate) use gather::{Gather, GatherNews};

@@ -1,5 +1,7 @@
 //! Real sockets on loopback; each test uses its own port.
 
+mod vigil;
+
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -87,6 +89,7 @@ impl Job {
                 rank: None,
                 uneven: false,
                 logs: false,
+                alive: None,
                 standing: Standing::new(FIRST_ATTEMPT, ready()),
             },
             limits: self.limits,

@@ -186,6 +186,15 @@ impl Round {
                     self.probe();
                 }
             }
+            NetEvent::Knocked { launch, at } => {
+                if let Some(host) = self.host.as_mut().filter(|host| host.is_known(launch)) {
+                    host.vigils.knocked(launch, at);
+                }
+            }
+            NetEvent::Vanished { launch } => {
+                info!(launch, "nothing of the node runs anymore");
+                self.decide(coordinator::Event::Vanished { launch });
+            }
             NetEvent::Reached { line, result } => self.reached(line, result),
             NetEvent::ToAgent(line, said) => self.hear_coordinator(line, said),
             NetEvent::GatherNews(news) => self.reporter.tell(NetReport::Gather(news)),

@@ -10,7 +10,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::limits::{GOODBYE, Limits, NEWS, PROBE, RECHECK};
+use super::limits::{GOODBYE, Limits, NEWS, PROBE, RECHECK, REFUSED};
 use super::messages::{
     Answer, AttemptEnd, Decision, Expects, Join, Loss, NodeName, NodeShare, Offer, Refusal, Servers, Stage, Standing,
     Start, Stop, ToAgent, Told, Why,
@@ -106,6 +106,10 @@ pub enum Event {
     Closed {
         link: Link,
     },
+    /// The result of [`Effect::Watch`]: nothing of the node runs anymore.
+    Vanished {
+        launch: u64,
+    },
     /// A connection from this address was closed before it joined.
     TurnedAway {
         address: IpAddr,
@@ -138,6 +142,9 @@ pub enum Effect {
     Close { link: Link },
     /// Check how these addresses answer.
     Probe { addresses: Vec<IpAddr> },
+    /// The connection of this node broke: check whether anything of it still runs, as long as
+    /// [`Coordinator::misses`] it.
+    Watch { launch: u64 },
     /// For the console beside the coordinator: this node was refused.
     Refused { address: IpAddr, host: String, refusal: Refusal },
     /// The same for so many more nodes.
@@ -292,7 +299,12 @@ impl Coordinator {
                     self.leave(node, Loss::Killed, now, &mut effects);
                 }
             }
-            Event::Closed { link } => self.closed(link, now),
+            Event::Closed { link } => self.closed(link, now, &mut effects),
+            Event::Vanished { launch } => {
+                if let Some(node) = self.missed(launch) {
+                    self.leave(node, Loss::Vanished { after: REFUSED }, now, &mut effects);
+                }
+            }
             Event::TurnedAway { address, answer } | Event::Probed { address, answer } => self.answered(address, answer),
             Event::Scaled { min, max } => self.scaled(min, max),
             Event::Fenced(how) => self.resign(how, now, &mut effects),
@@ -433,7 +445,7 @@ impl Coordinator {
         }
     }
 
-    fn closed(&mut self, link: Link, now: Timestamp) {
+    fn closed(&mut self, link: Link, now: Timestamp, effects: &mut Vec<Effect>) {
         self.early.retain(|(other, ..)| *other != link);
         let Some(node) = self.by_link(link) else { return };
         if self.is_guest(node) {
@@ -442,6 +454,20 @@ impl Coordinator {
         let node = &mut self.nodes[node];
         node.link = None;
         node.down.get_or_insert(now);
+        let launch = node.join.launch;
+        if self.is_elastic() && self.misses(launch) {
+            effects.push(Effect::Watch { launch });
+        }
+    }
+
+    /// True if the connection of this node broke, and it is neither back nor lost.
+    pub fn misses(&self, launch: u64) -> bool {
+        !matches!(self.phase, Phase::Over) && self.missed(launch).is_some()
+    }
+
+    fn missed(&self, launch: u64) -> Option<usize> {
+        let is_missed = |node: &Node| node.link.is_none() && node.lost.is_none() && !node.bye;
+        self.nodes.iter().position(|node| node.join.launch == launch && is_missed(node))
     }
 
     /// Before the start, a node that leaves is missing again.

@@ -59,8 +59,11 @@ impl Limits {
 /// Time until an address has accepted a connection. Longer for the first one than for later ones, which are repeated
 /// more often.
 pub const CONNECT: Duration = Duration::from_secs(5);
-/// Reconnections refused for this long mean that the coordinator is gone.
+/// Connections refused for this long mean that the peer is gone: an agent's to the coordinator, and the coordinator's to
+/// the port that a node of an elastic job keeps open.
 pub const REFUSED: Duration = Duration::from_secs(2);
+/// Interval between connections to that port: while they are refused, and otherwise.
+pub const KNOCK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// How long the ends of ranks are collected, counted from the stop, after the settle window.
 pub const TELL: Duration = Duration::from_secs(1);
 /// The same for a node that has reported a failed rank of its own.

@@ -61,6 +61,9 @@ pub struct Join {
     pub uneven: bool,
     /// `--gather-logs`: the node will send the logs of its ranks.
     pub logs: bool,
+    /// In an elastic job: a port of this node that is open as long as umiak or its guardian runs here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alive: Option<Port>,
     pub standing: Standing,
 }
 
@@ -574,6 +577,8 @@ pub enum Why {
 pub enum Loss {
     /// Its umiak process was killed.
     Killed,
+    /// Its umiak and its guardian are dead: connections to the port that they kept open were refused for this long.
+    Vanished { after: Duration },
     /// No message came from it for this long.
     Silent { after: Duration },
     /// Its connection broke and did not come back.
@@ -594,6 +599,9 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Killed => f.write_str("its umiak was killed"),
+            Self::Vanished { after } => {
+                write!(f, "nothing of it runs there anymore, connections were refused for {}", shown(*after))
+            }
             Self::Silent { after } => write!(f, "no message from it for {}", shown(*after)),
             Self::Disconnected { after } => {
                 write!(f, "its connection broke and was not restored within {}", shown(*after))

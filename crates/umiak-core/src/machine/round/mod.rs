@@ -7,6 +7,7 @@ pub mod election;
 pub mod limits;
 pub mod logs;
 pub mod messages;
+pub mod vigil;
 
 #[cfg(test)]
 mod tests;

@@ -53,6 +53,7 @@ fn join(last: u8, expects: &Expects) -> Join {
         rank: None,
         uneven: false,
         logs: false,
+        alive: None,
         standing: ready(1, 2),
     }
 }

@@ -92,6 +92,7 @@ fn from_agent() -> Vec<FromAgent> {
                 rank: Some(0),
                 uneven: false,
                 logs: false,
+                alive: Port::new(40_000),
                 standing: standing.clone(),
             })));
         }
@@ -133,6 +134,7 @@ fn waiting() -> Waiting {
 fn to_agent() -> Vec<ToAgent> {
     let losses = [
         Loss::Killed,
+        Loss::Vanished { after: Duration::from_secs(2) },
         Loss::Silent { after: Duration::from_secs(30) },
         Loss::Disconnected { after: Duration::from_nanos(1) },
         Loss::Refused,

@@ -33,7 +33,9 @@ pub(super) struct LogDirLock {
 impl LogDirLock {
     /// The engine holds the locks too: ranks outlive a killed launch for a while, and still write.
     pub(super) fn share(&self, engine: &mut dyn Engine) {
-        self.held.iter().for_each(|file| engine.keep(file.as_fd()));
+        for file in &self.held {
+            engine.keep(file.as_fd());
+        }
     }
 
     /// Locks the first log file of this node. Another job on several nodes also has a shared lock on the directory;

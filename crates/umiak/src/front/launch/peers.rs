@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::rendezvous::logs::{LogFile, Logs, LogsOptions};
-use crate::rendezvous::{Gather, Host, LogDirMark, Net, NetOptions, NetOrder, NetReport, StoreDoor, Target};
+use crate::rendezvous::{self, Gather, Host, LogDirMark, Net, NetOptions, NetOrder, NetReport, StoreDoor, Target};
 use crate::screen::{Activity, StatusLine};
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
@@ -74,16 +74,23 @@ pub(super) struct Recipe {
     hostname: String,
     pub(super) expects: Expects,
     pub(super) store: Option<StoreDoor>,
+    /// In an elastic job, open as long as this process or its guardian runs. No connection is accepted.
+    pub(super) alive: Option<TcpListener>,
     clock: Clock,
 }
 
 impl Recipe {
-    fn new(around: &Around<'_>, inventory: &Inventory, key: Key, address: IpAddr, expects: Expects) -> Self {
+    fn new(around: &mut Around<'_>, inventory: &Inventory, key: Key, address: IpAddr, expects: Expects) -> Self {
         let own = &around.spec.own;
         let limits =
             Limits { rendezvous: own.rdzv_timeout, silence: own.node_timeout, reconnect: own.reconnect_window };
+        // Without it, other nodes need longer to notice that this one was killed.
+        let is_elastic = matches!(expects, Expects::Range { .. });
+        let alive = is_elastic.then(|| rendezvous::bind(0).ok()).flatten();
+        let alive = alive.filter(|listener| around.engine.keep(listener.as_fd()));
         Self {
             spec: Arc::clone(&around.spec),
+            alive,
             key,
             limits,
             address,
@@ -92,6 +99,11 @@ impl Recipe {
             store: around.store.clone(),
             clock: around.clock,
         }
+    }
+
+    /// The port that is open as long as anything of this node runs.
+    pub(super) fn alive_port(&self) -> Option<Port> {
+        Port::new(self.alive.as_ref()?.local_addr().ok()?.port())
     }
 
     /// Begins to join at this coordinator, which is this node's own if there is a host.
@@ -115,6 +127,7 @@ impl Recipe {
             rank: request.node_rank,
             uneven: request.may_be_uneven(),
             logs: self.spec.own.gather_logs,
+            alive: self.alive_port(),
             standing,
         };
         let options = NetOptions {
@@ -163,7 +176,7 @@ impl Recipe {
 
 impl Peers {
     /// Finds the coordinator, or becomes it, and begins to join.
-    fn join(around: &Around<'_>, inventory: &Inventory, stage: Stage, log_dir: &Path) -> Result<Self, Diagnostic> {
+    fn join(around: &mut Around<'_>, inventory: &Inventory, stage: Stage, log_dir: &Path) -> Result<Self, Diagnostic> {
         let spec = &Arc::clone(&around.spec);
         let key = match &spec.own.token {
             Some(token) => Key::from_token(token.expose()),

@@ -6,6 +6,7 @@ mod frameworks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use umiak_testkit::components::Component::{Netns, Python};
 use umiak_testkit::components::trials;
@@ -22,6 +23,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("elastic::launch_takes_a_range_too", &[Netns, Python], launch)
         .test("elastic::a_spare_takes_over", &[Netns, Python], spare)
         .test("elastic::a_node_with_another_command", &[Netns, Python], other_command)
+        .test("elastic::a_node_without_a_last_word", &[Netns, Python], vanished)
         .test("elastic::cut_off_nodes_are_given_up", &[Netns, Python], partition)
         .test("elastic::the_coordinators_loss_ends_the_job", &[Netns, Python], coordinator_lost)
         .test("elastic::a_node_that_keeps_failing_is_left_out", &[Netns, Python], left_out)
@@ -30,6 +32,7 @@ pub(crate) fn register(suite: &mut Suite) {
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
+const SIGSTOP: i32 = 19;
 /// Ranks of each node.
 const RANKS: usize = 2;
 /// Steps from one checkpoint to the next.
@@ -229,7 +232,7 @@ fn spare() {
     // The next one is still a spare when the job ends.
     let fourth = job.start(1, &flags);
     fourth.wait_until("it waits", || job.cluster.sandboxes[1].path().exists());
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(2));
     job.finish();
     expect_all(vec![first.finish(), third.finish()], 0);
     fourth.finish().expect_code(0).expect_err("the job runs on 2 other nodes; this one joins when it is needed");
@@ -254,6 +257,54 @@ fn other_command() {
     assert_eq!(notices.each_ref().map(Vec::len), [1, 1, 0], "{notices:?}");
     assert!(notices[0][0].contains("node 192.168.0.2 ("), "{notices:?}");
     assert!(notices[1][0].contains("this node runs another command than the coordinator's node, 192.168.0.1 ("));
+}
+
+/// Kills umiak, its guardian and its ranks at the same moment: none of them sees another one die.
+fn kill_at_once(run: &Running<'_>) {
+    let below = umiak_sys::descend::descendants(run.pid());
+    let all = || std::iter::once(run.pid()).chain(below.iter().copied());
+    all().for_each(|pid| umiak_sys::descend::signal(pid, SIGSTOP));
+    std::thread::sleep(Duration::from_millis(20));
+    all().for_each(|pid| umiak_sys::descend::signal(pid, SIGKILL));
+}
+
+/// Kills umiak and its guardian, and leaves the ranks to the kernel.
+fn kill_both(run: &Running<'_>) {
+    let guardian = umiak_sys::descend::children(run.pid())[0];
+    umiak_sys::descend::signal(run.pid(), SIGSTOP);
+    umiak_sys::descend::signal(guardian, SIGKILL);
+    umiak_sys::descend::signal(run.pid(), SIGKILL);
+}
+
+/// Nothing announces the loss, and the host still answers. With the default time-out of 30 s.
+fn vanished() {
+    let job = Elastic::new(4);
+    let snapshot = job.cluster.snapshot();
+    let flags = flags("2:4").replace(" --node-timeout 2s --reconnect-window 3s", "");
+    let mut runs: Vec<Running<'_>> = (0..4).map(|host| job.start(host, &flags)).collect();
+    let (mut attempt, _) = job.await_nodes(&runs[0], 0, 4);
+    for kill in [kill_at_once, kill_both] {
+        let lost = runs.pop().expect("four nodes");
+        kill(&lost);
+        let began = Instant::now();
+        let (next, ranks) = job.await_nodes(&runs[0], attempt, runs.len());
+        let time = began.elapsed();
+        assert!(time > Duration::from_millis(1500) && time < Duration::from_secs(10), "{time:?}");
+        assert!(ranks.iter().all(|start| start.reason == "node_lost"), "{ranks:?}");
+        attempt = next;
+        let _ = lost.finish();
+    }
+    job.finish();
+    let outcomes: Vec<Outcome> = runs.into_iter().map(Running::finish).collect();
+    for outcome in &outcomes {
+        for host in ["192.168.0.3", "192.168.0.4"] {
+            outcome.expect_code(0).expect_err(&format!("{host} (")).expect_err(
+                "was lost, nothing of it runs there anymore, connections were refused for 2.0 s; all ranks start again",
+            );
+        }
+    }
+    snapshot.assert_as_before();
+    job.judge();
 }
 
 /// Both directions, and one only. After the cut the node may come back with a new launch.
@@ -341,7 +392,7 @@ fn chaos() {
         let first = runs[0].as_ref().expect("the coordinator runs");
         let (now, ranks) = job.await_nodes(first, attempt, live.len().min(4));
         attempt = now;
-        std::thread::sleep(std::time::Duration::from_millis(rng.u64(..300)));
+        std::thread::sleep(Duration::from_millis(rng.u64(..300)));
         let free: Vec<usize> = (1..5).filter(|host| runs[*host].is_none()).collect();
         let is_spared = |host: &usize| *host != 0 && last_failed == (*host, 2);
         let failing: Vec<usize> = live.iter().copied().filter(|host| !is_spared(host)).collect();

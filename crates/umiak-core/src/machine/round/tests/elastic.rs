@@ -10,7 +10,7 @@ use super::{Round, at, decision, hear, join, news, options, own, ready, refusal,
 use crate::facts::Outcome;
 use crate::machine::round::agent::{self, Agent};
 use crate::machine::round::coordinator::{Effect, Event};
-use crate::machine::round::limits::Limits;
+use crate::machine::round::limits::{Limits, REFUSED};
 
 const WINDOW: u64 = 30_000;
 
@@ -87,6 +87,39 @@ fn a_lost_node_costs_no_restart_and_others_keep_their_place() {
     let start = starts(&effects).remove(0);
     assert_eq!(nodes(&start), [1, 4, 3], "the last one fills the gap");
     assert_eq!(start.last, Some(LastAttempt { world: 8, end: AttemptEnd::NodeLost, changes: 1, counted: 0 }));
+}
+
+#[test]
+fn a_node_of_which_nothing_runs_is_lost_at_once() {
+    let watches = |effects: &[Effect]| effects.contains(&Effect::Watch { launch: 3 });
+    let mut round = running(&[1, 2, 3], 0);
+    assert!(stops(&round.step(Event::Vanished { launch: 3 })).is_empty(), "it is connected");
+    let effects = round.step(Event::Closed { link: 3 });
+    assert!(watches(&effects) && round.coordinator.misses(3));
+    assert!(stops(&effects).is_empty(), "its ranks may run");
+    assert!(stops(&round.step(Event::Vanished { launch: 9 })).is_empty(), "no such node");
+    let effects = round.step(Event::Vanished { launch: 3 });
+    let Why::NodeLost { node, how } = &stops(&effects)[0].why else { panic!("{effects:?}") };
+    assert_eq!((&*node.host, *how), ("host3", Loss::Vanished { after: REFUSED }));
+    assert!(!round.coordinator.misses(3));
+    let start = starts(&again(&mut round, &[1, 2], 2)).remove(0);
+    assert_eq!((nodes(&start), start.last.map(|last| last.end)), (vec![1, 2], Some(AttemptEnd::NodeLost)));
+    // One that is back is not.
+    let mut round = running(&[1, 2, 3], 0);
+    round.step(Event::Closed { link: 3 });
+    reconnect(&mut round, 3, Standing::new(1, Stage::Running));
+    assert!(!round.coordinator.misses(3));
+    assert!(stops(&round.step(Event::Vanished { launch: 3 })).is_empty());
+    // A guest is forgotten as soon as its connection is closed.
+    let mut round = running(&[1, 2], 0);
+    round.join(join(3, &range()));
+    assert!(!watches(&round.step(Event::Closed { link: 3 })));
+    // Between two attempts it is not awaited any longer.
+    let mut round = running(&[1, 2, 3], 5);
+    again(&mut round, &[1, 2], 2);
+    assert!(watches(&round.step(Event::Closed { link: 3 })));
+    let effects = [round.step(Event::Vanished { launch: 3 }), again(&mut round, &[1, 2], 2)].concat();
+    assert_eq!(nodes(&starts(&effects)[0]), [1, 2]);
 }
 
 #[test]
