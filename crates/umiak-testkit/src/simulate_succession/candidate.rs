@@ -97,6 +97,8 @@ impl World {
                     self.report(front, Report::Follow(reign));
                 }
                 Effect::Vacated => self.report(front, Report::Vacated),
+                // No host is asked whether its node lives.
+                Effect::Evict(_) => {}
                 Effect::Fence(_) => {
                     self.fronts[front].candidate.is_leading = false;
                     self.report(front, Report::Fence);
@@ -150,7 +152,7 @@ impl World {
         });
         let address = super::Scenario::address(self.scenario.fronts[front].host);
         let job = candidate.job.unwrap_or(node.launch);
-        let leader = Leader { at: SocketAddr::new(address, port), launch: node.launch, job };
+        let leader = Leader { at: SocketAddr::new(address, port), launch: node.launch, job, alive: None };
         let (lease, asked) = (candidate.lease, self.local(front));
         self.ask(front, Ask::ClaimLease(lease, leader, asked));
     }

@@ -149,6 +149,11 @@ impl Etcd {
         Ok(self.call(&request::delete(key), key).await?.read(answer::deleted)? > 0)
     }
 
+    /// Deletes a key that was created at this revision; false if it is not there anymore.
+    pub(crate) async fn delete_created(&self, key: &str, created: Revision) -> Result<bool, EtcdError> {
+        Ok(self.call(&request::delete_created(key, created), key).await?.read(answer::deleted)? > 0)
+    }
+
     /// Deletes a key and all keys below it, and returns their number.
     pub(crate) async fn delete_tree(&self, key: &str) -> Result<u64, EtcdError> {
         self.call(&request::delete_tree(key), key).await?.read(answer::deleted)

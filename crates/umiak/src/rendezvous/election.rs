@@ -25,12 +25,13 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Outcome;
 use umiak_core::machine::round::election::{self, Effect, Event, Leader, Reign};
 use umiak_core::machine::round::messages::Loss;
-use umiak_core::model::{EtcdOptions, EtcdPlace, MAX_NODES, Scaling, Timestamp, shown};
+use umiak_core::model::{EtcdOptions, EtcdPlace, MAX_NODES, Port, Scaling, Timestamp, shown};
 use umiak_core::wire::etcd::{self as wire, KeyValue, LeaseId, Revision, request};
 use umiak_sys::protocol::LastWords;
 use umiak_sys::wait::Waker;
 
-use super::bind;
+use super::vigil::{self, Task};
+use super::{bind, door};
 use crate::clock::Clock;
 use crate::etcd::{Created, Etcd, EtcdError, Lease, Limits, Replaced, Watch, WatchNews};
 
@@ -50,6 +51,8 @@ pub(crate) struct ElectionOptions {
     /// Where other nodes reach this one, should it become the coordinator; a port, if the user chose one.
     pub(crate) address: IpAddr,
     pub(crate) port: Option<u16>,
+    /// A port that is open as long as umiak or its guardian runs on this node.
+    pub(crate) alive: Option<Port>,
     /// The fewest and the most nodes, by the command line.
     pub(crate) range: (u32, u32),
     /// Longest wait for a coordinator.
@@ -111,6 +114,12 @@ enum Input {
     },
     /// A coordinator has been found.
     Settled,
+    /// The coordinator is not reached.
+    Missed,
+    /// The port of the coordinator of this revision accepted a connection.
+    Knocked(u64),
+    /// Nothing of the coordinator of this revision runs anymore.
+    Vanished(u64),
     /// The last order; the job has ended for all nodes, if it is the coordinator that says so.
     Finish {
         end: Option<(Outcome, u8)>,
@@ -165,6 +174,7 @@ impl Election {
             claim_due: false,
             trouble: None,
             followed: None,
+            vigil: None,
             options,
         };
         crate::network::handle().map_err(failed)?.spawn(async move {
@@ -182,6 +192,11 @@ impl Election {
     /// The coordinator has accepted this node: the wait for one is over.
     pub(crate) fn settled(&self) {
         let _ = self.inputs.send(Input::Settled);
+    }
+
+    /// The connection to the coordinator broke, and is not restored at once.
+    pub(crate) fn missed(&self) {
+        let _ = self.inputs.send(Input::Missed);
     }
 
     /// Returns the reports since the last call; never blocks.
@@ -249,8 +264,10 @@ struct Candidate {
     claim_due: bool,
     /// Why the last request failed; `None` once etcd has answered.
     trouble: Option<EtcdError>,
-    /// The node that held the key when it was last seen.
-    followed: Option<SocketAddr>,
+    /// The coordinator that was followed last, and whether its port accepted a connection.
+    followed: Option<(Reign, bool)>,
+    /// Whether anything of it still runs, while it is not reached.
+    vigil: Option<Task>,
 }
 
 impl Candidate {
@@ -285,8 +302,22 @@ impl Candidate {
                     self.launch = launch;
                     self.looking.get_or_insert(self.options.clock.now());
                     self.step(Event::Look { launch, lost });
+                    if lost.is_some() && lost == self.followed.map(|(reign, _)| reign.revision) {
+                        self.keep_vigil();
+                    }
                 }
-                Ok(Some(Input::Settled)) => self.looking = None,
+                Ok(Some(Input::Settled)) => {
+                    (self.looking, self.vigil) = (None, None);
+                    self.step(Event::Settled);
+                }
+                Ok(Some(Input::Missed)) => self.keep_vigil(),
+                Ok(Some(Input::Knocked(revision))) => {
+                    if let Some((_, is_proven)) = self.followed.as_mut().filter(|(reign, _)| reign.revision == revision)
+                    {
+                        *is_proven = true;
+                    }
+                }
+                Ok(Some(Input::Vanished(revision))) => self.step(Event::Vanished { revision }),
                 Ok(Some(Input::Finish { end })) => break Some(end),
                 Ok(Some(Input::Gone) | None) => break None,
                 Ok(Some(Input::Watched(news))) => self.watched(news),
@@ -370,9 +401,11 @@ impl Candidate {
                 Effect::Resign => self.resign(),
                 Effect::Lead(reign) => self.lead(reign),
                 Effect::Follow(reign) => {
-                    (self.job, self.followed) = (Some(reign.leader.job), Some(reign.leader.at));
+                    self.job = Some(reign.leader.job);
                     self.reporter.tell(ElectionReport::Follow(reign));
+                    self.know(reign);
                 }
+                Effect::Evict(reign) => self.evict(reign),
                 Effect::Vacated => self.reporter.tell(ElectionReport::Vacated),
                 Effect::Fence(how) => {
                     info!(%how, "no longer the coordinator");
@@ -381,6 +414,44 @@ impl Candidate {
                 }
             }
         }
+    }
+
+    /// Tries the port of a coordinator. A firewall may refuse connections too, so that one which never accepted any proves
+    /// nothing.
+    fn know(&mut self, reign: Reign) {
+        if self.followed.is_some_and(|(last, _)| last.revision == reign.revision) {
+            return;
+        }
+        (self.followed, self.vigil) = (Some((reign, false)), None);
+        let Some(at) = door_of(&reign) else { return };
+        let inputs = self.inputs.clone();
+        tokio::spawn(async move {
+            if door::knock(at).await.is_ok() {
+                let _ = inputs.send(Input::Knocked(reign.revision));
+            }
+        });
+    }
+
+    /// The coordinator is not reached: finds out whether anything of it still runs.
+    fn keep_vigil(&mut self) {
+        let Some((reign, true)) = self.followed else { return };
+        let Some(at) = door_of(&reign).filter(|_| self.vigil.is_none()) else { return };
+        let (inputs, clock) = (self.inputs.clone(), self.options.clock);
+        self.vigil = Some(Task::spawn(async move {
+            vigil::until_gone(at, clock).await;
+            let _ = inputs.send(Input::Vanished(reign.revision));
+        }));
+    }
+
+    /// Frees the key of a coordinator that is dead.
+    fn evict(&self, reign: Reign) {
+        info!(revision = reign.revision, at = %reign.leader.at, "nothing of the coordinator runs anymore");
+        let (etcd, key) = (self.etcd.clone(), self.key("coordinator"));
+        tokio::spawn(async move {
+            if let Err(error) = etcd.delete_created(&key, Revision(reign.revision)).await {
+                debug!(?error, "the key of the coordinator is not freed");
+            }
+        });
     }
 
     /// Nodes that look for a coordinator in vain give up.
@@ -392,7 +463,7 @@ impl Candidate {
                 self.options.patience,
                 self.key("coordinator"),
                 self.trouble.as_ref().map(EtcdError::diagnostic),
-                self.followed,
+                self.followed.map(|(reign, _)| reign.leader.at),
             );
             self.reporter.tell(ElectionReport::Failed(Box::new(diagnostic)));
         }
@@ -428,6 +499,8 @@ impl Candidate {
             at: SocketAddr::new(self.options.address, port),
             launch: self.launch,
             job: self.job.unwrap_or(self.launch),
+            // Behind a translation of addresses, that port of the address belongs to another host.
+            alive: self.options.alive.filter(|_| umiak_sys::net::is_own(self.options.address)),
         };
         self.renewing = true;
         let (etcd, inputs, asked) = (self.etcd.clone(), self.inputs.clone(), self.now());
@@ -693,6 +766,11 @@ fn no_coordinator(
             .row("key", key)
             .hint("etcd answers, but no node has claimed the key; `-v` shows more"),
     }
+}
+
+/// The port that is open as long as anything of the coordinator runs.
+fn door_of(reign: &Reign) -> Option<SocketAddr> {
+    Some(SocketAddr::new(reign.leader.at.ip(), reign.leader.alive?.get()))
 }
 
 fn reign(entry: &KeyValue) -> Option<Reign> {

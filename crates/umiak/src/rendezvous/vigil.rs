@@ -83,7 +83,7 @@ impl Vigils {
         let Some(at) = self.doors.get(&launch).copied() else { return };
         let (room, clock, events) = (Arc::clone(&self.room), self.clock, self.events.clone());
         let task = Task::spawn(async move {
-            until_gone(at, &room, clock).await;
+            until_gone_within(at, clock, &room).await;
             let _ = events.send(NetEvent::Vanished { launch }).await;
         });
         self.running.insert(launch, task);
@@ -123,7 +123,12 @@ async fn knock(at: SocketAddr, room: &Semaphore) -> Result<(), Answer> {
 }
 
 /// Returns when connections to the port were refused for long enough.
-async fn until_gone(at: SocketAddr, room: &Semaphore, clock: Clock) {
+pub(super) async fn until_gone(at: SocketAddr, clock: Clock) {
+    until_gone_within(at, clock, &Semaphore::new(1)).await;
+}
+
+/// The same, with the others that share this room.
+async fn until_gone_within(at: SocketAddr, clock: Clock, room: &Semaphore) {
     let mut vigil = Vigil::default();
     loop {
         let answer = knock(at, room).await;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::messages::Loss;
-use crate::model::Timestamp;
+use crate::model::{Port, Timestamp};
 
 /// A node that is not reached is asked for again after this time, if it still holds the key.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -32,6 +32,9 @@ pub struct Leader {
     pub launch: u64,
     /// Tells this job from an earlier one with the same id; all its coordinators pass it on.
     pub job: u64,
+    /// A port of its host that is open as long as its umiak or its guardian runs there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alive: Option<Port>,
 }
 
 /// One node's time as coordinator.
@@ -59,6 +62,10 @@ pub enum Event {
     Renewed { asked: Timestamp },
     /// etcd no longer knows the lease.
     Expired,
+    /// The coordinator has accepted this node.
+    Settled,
+    /// Nothing of the node that held the key at this revision runs anymore.
+    Vanished { revision: u64 },
     /// The time of [`Election::deadline`] has come.
     Tick,
 }
@@ -76,6 +83,8 @@ pub enum Effect {
     Follow(Reign),
     /// The node that is followed is no longer the coordinator.
     Vacated,
+    /// Delete the key of this reign, if it is still there: nothing of its node runs anymore.
+    Evict(Reign),
     /// This node must stop being the coordinator: another one may be elected soon. Says why.
     Fence(Loss),
 }
@@ -107,6 +116,9 @@ pub struct Election {
     seen: Option<(Option<Reign>, u64)>,
     /// The revision of this node's own last reign.
     own: u64,
+    /// The last coordinator that this node has lost, and the last one of which nothing runs anymore.
+    lost: Option<u64>,
+    vanished: Option<u64>,
     /// True while the answer to a claim is awaited, and when the next may be made.
     claiming: bool,
     claim_at: Timestamp,
@@ -114,7 +126,17 @@ pub struct Election {
 
 impl Election {
     pub fn new(lease: Duration, now: Timestamp) -> Self {
-        Self { launch: 0, lease, state: State::Idle, seen: None, own: 0, claiming: false, claim_at: now }
+        Self {
+            launch: 0,
+            lease,
+            state: State::Idle,
+            seen: None,
+            own: 0,
+            lost: None,
+            vanished: None,
+            claiming: false,
+            claim_at: now,
+        }
     }
 
     /// The time without a renewal after which a coordinator stops.
@@ -138,7 +160,7 @@ impl Election {
         let mut effects = Vec::new();
         match event {
             Event::Look { launch, lost } => {
-                self.launch = launch;
+                (self.launch, self.lost) = (launch, lost);
                 // A node may lose the coordinator in its own process, too.
                 self.state = match self.state {
                     State::Leading { reign, .. } if lost == Some(reign.revision) => State::Idle,
@@ -184,10 +206,26 @@ impl Election {
                     self.fence_now(Loss::Deposed, &mut effects);
                 }
             }
+            Event::Settled => self.lost = None,
+            Event::Vanished { revision } => self.vanished = Some(revision),
             Event::Tick => {}
         }
+        self.evict(&mut effects);
         self.advance(now, &mut effects);
         effects
+    }
+
+    /// Frees the key of a coordinator that is dead, without the wait for its lease. Once: the lease expires anyway. Not
+    /// before this node has lost it, and has stopped its own ranks.
+    fn evict(&mut self, effects: &mut Vec<Effect>) {
+        if let Some((Some(reign), _)) = self.seen
+            && self.vanished == Some(reign.revision)
+            && self.lost == self.vanished
+            && !self.is_own(reign)
+        {
+            self.vanished = None;
+            effects.push(Effect::Evict(reign));
+        }
     }
 
     /// When [`Event::Tick`] is due at the latest; `None` if nothing is due.
@@ -268,7 +306,7 @@ mod tests {
     }
 
     fn reign(launch: u64, revision: u64) -> Reign {
-        Reign { leader: Leader { at: "192.168.0.1:7".parse().unwrap(), launch, job: 1 }, revision }
+        Reign { leader: Leader { at: "192.168.0.1:7".parse().unwrap(), launch, job: 1, alive: None }, revision }
     }
 
     fn vacant(at: u64) -> Event {
@@ -328,6 +366,43 @@ mod tests {
         let second = reign(3, 8);
         node.step(Event::NotClaimed, at(2200));
         assert_eq!(node.step(held(second), at(2200)), [Effect::Follow(second)]);
+    }
+
+    #[test]
+    fn the_key_of_a_dead_coordinator_is_freed_once_it_is_lost() {
+        let first = reign(2, 5);
+        let vanished = Event::Vanished { revision: 5 };
+        let (look, lost) = (Event::Look { launch: 1, lost: None }, Event::Look { launch: 1, lost: Some(5) });
+        let follower = || {
+            let mut node = node();
+            node.step(look, at(0));
+            assert_eq!(node.step(held(first), at(0)), [Effect::Follow(first)]);
+            node
+        };
+        // This node still has ranks.
+        let mut node = follower();
+        assert_eq!(node.step(vanished, at(2000)), []);
+        assert_eq!(node.step(lost, at(2100)), [Effect::Evict(first)]);
+        assert_eq!(node.step(Event::Tick, at(2200)), [], "once");
+        assert_eq!(node.step(vacant(6), at(2300)), [Effect::Claim]);
+        // It has lost it already, and follows it again.
+        let mut node = follower();
+        node.step(lost, at(100));
+        assert_eq!(node.step(Event::Tick, at(1100)), [Effect::Follow(first)]);
+        assert_eq!(node.step(vanished, at(2000)), [Effect::Evict(first)]);
+        assert_eq!(node.step(vacant(6), at(2100)), [Effect::Vacated]);
+        // It was back in between.
+        let mut node = follower();
+        node.step(lost, at(100));
+        node.step(Event::Tick, at(1100));
+        node.step(Event::Settled, at(1200));
+        assert_eq!(node.step(vanished, at(5000)), []);
+        assert_eq!(node.step(lost, at(5100)), [Effect::Evict(first)]);
+        // Another one holds the key meanwhile.
+        let mut node = follower();
+        node.step(held(reign(3, 8)), at(100));
+        assert_eq!(node.step(vanished, at(2000)), []);
+        assert_eq!(node.step(lost, at(2100)), [Effect::Follow(reign(3, 8))]);
     }
 
     #[test]

@@ -52,6 +52,15 @@ pub fn delete(key: &str) -> Request {
     Request::new("/v3/kv/deleterange", &range(key))
 }
 
+/// Deletes a key that was created at this revision, and no other.
+pub fn delete_created(key: &str, created: Revision) -> Request {
+    let created = created.0.to_string();
+    let condition =
+        json!({ "key": encode(key.as_bytes()), "target": "CREATE", "result": "EQUAL", "create_revision": created });
+    let body = json!({ "compare": [condition], "success": [{ "request_delete_range": range(key) }] });
+    Request::new("/v3/kv/txn", &body)
+}
+
 /// The key and all keys below it, which begin with the key and a slash, at once.
 pub fn delete_tree(key: &str) -> Request {
     let (first, end) = below(&format!("{key}/"));

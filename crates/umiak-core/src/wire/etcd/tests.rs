@@ -31,6 +31,11 @@ fn requests() {
         (request::put("foo", b"", Some(lease)), "/v3/kv/put", r#"{"key":"Zm9v","value":"","lease":"4"}"#),
         (request::delete("foo"), "/v3/kv/deleterange", r#"{"key":"Zm9v"}"#),
         (
+            request::delete_created("foo", Revision(7)),
+            "/v3/kv/txn",
+            r#"{"compare":[{"key":"Zm9v","target":"CREATE","result":"EQUAL","create_revision":"7"}],"success":[{"request_delete_range":{"key":"Zm9v"}}]}"#,
+        ),
+        (
             request::delete_tree("a"),
             "/v3/kv/txn",
             r#"{"success":[{"request_delete_range":{"key":"YQ=="}},{"request_delete_range":{"key":"YS8=","range_end":"YTA="}}]}"#,

@@ -76,7 +76,7 @@ pub(super) struct Recipe {
     pub(super) store: Option<StoreDoor>,
     /// In an elastic job, open as long as this process or its guardian runs. No connection is accepted.
     pub(super) alive: Option<TcpListener>,
-    clock: Clock,
+    pub(super) clock: Clock,
 }
 
 impl Recipe {
@@ -188,7 +188,7 @@ impl Peers {
             warn_about_token(around, address.is_loopback());
             let min = spec.request.elastic.as_ref().map_or(*nodes, |elastic| elastic.min);
             let recipe = Recipe::new(around, inventory, key, address, Expects::Range { min, max: *nodes });
-            let candidacy = Candidacy::begin(spec, at, address, (min, *nodes), standing, around.clock)?;
+            let candidacy = Candidacy::begin(spec, at, address, (min, *nodes), standing, &recipe)?;
             return Ok(Self {
                 net: None,
                 recipe,
@@ -316,6 +316,7 @@ impl Peers {
             };
             match news {
                 News::Unreached(answer) => {
+                    self.missed();
                     shown.text = match peer_words::short(&answer) {
                         "" => format!("connecting to {}", self.at),
                         answer => format!("connecting to {} ({answer})", self.at),

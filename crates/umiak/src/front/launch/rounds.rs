@@ -100,7 +100,12 @@ impl LaunchDoor {
                 let message = "no messages from the coordinator; ranks keep running";
                 core.notice(&Diagnostic::notice(Code::R0009, message));
             }
-            News::Back => core.say(|style| words::nodes(style, "the coordinator is reachable again")),
+            News::Back => {
+                if let Some(peers) = &self.peers {
+                    peers.settled();
+                }
+                core.say(|style| words::nodes(style, "the coordinator is reachable again"));
+            }
             News::Waiting(waiting) => {
                 if let Some(peers) = &self.peers {
                     peers.settled();
@@ -120,6 +125,9 @@ impl LaunchDoor {
                 Self::show_waiting(core, text);
             }
             News::Unreached(answer) => {
+                if let Some(peers) = &self.peers {
+                    peers.missed();
+                }
                 let text = format!("no connection to the coordinator ({})", peer_words::short(&answer));
                 core.say(|style| words::nodes(style, &text));
             }

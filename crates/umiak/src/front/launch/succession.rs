@@ -15,9 +15,8 @@ use umiak_core::model::{ElasticLevel, Endpoint, EtcdPlace, Port};
 use umiak_core::plan::{Inventory, nodes};
 
 use super::door::LaunchDoor;
-use super::peers::{Peers, Shown};
+use super::peers::{Peers, Recipe, Shown};
 use super::{Around, NotRun, meeting, peer_words, words};
-use crate::clock::Clock;
 use crate::driver::Core;
 use crate::engine::Engine;
 use crate::rendezvous::election::{Election, ElectionOptions, ElectionReport};
@@ -59,7 +58,7 @@ impl Candidacy {
         address: IpAddr,
         range: (u32, u32),
         ready: Standing,
-        clock: Clock,
+        recipe: &Recipe,
     ) -> Result<Self, Diagnostic> {
         if spec.own.gather_logs {
             let message = "`--gather-logs` cannot be used with etcd";
@@ -75,7 +74,8 @@ impl Candidacy {
             port: spec.own.rdzv_port.map(Port::get),
             range,
             patience: spec.own.rdzv_timeout,
-            clock,
+            alive: recipe.alive_port(),
+            clock: recipe.clock,
         })?;
         let launch = fastrand::u64(1..);
         election.look(launch, None);
@@ -145,6 +145,13 @@ impl Peers {
     pub(super) fn settled(&self) {
         if let Some(candidacy) = &self.candidacy {
             candidacy.election.settled();
+        }
+    }
+
+    /// The connection to the coordinator broke, and is not restored at once.
+    pub(super) fn missed(&self) {
+        if let Some(candidacy) = &self.candidacy {
+            candidacy.election.missed();
         }
     }
 

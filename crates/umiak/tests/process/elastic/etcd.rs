@@ -11,13 +11,14 @@ use umiak_testkit::net::Host;
 use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
 
-use super::{EVERY, Elastic, SIGKILL, SIGTERM, Started, expect_all};
+use super::{EVERY, Elastic, SIGKILL, SIGTERM, Started, clean_up, expect_all, kill_at_once};
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("elastic::etcd::the_seeds_command", &[Netns, Python, Etcd], seed)
         .test("elastic::etcd::nodes_come_and_go", &[Netns, Python, Etcd], come_and_go)
         .test("elastic::etcd::the_coordinator_is_lost", &[Netns, Python, Etcd], coordinator_lost)
+        .test("elastic::etcd::a_coordinator_without_a_last_word", &[Netns, Python, Etcd], vanished)
         .test("elastic::etcd::cut_off_coordinators_stop", &[Netns, Python, Etcd], cut_off)
         .test("elastic::etcd::members_of_etcd_are_lost", &[Netns, Python, Etcd], members)
         .test("elastic::etcd::the_number_of_nodes_is_changed", &[Netns, Python, Etcd], scaled)
@@ -210,6 +211,38 @@ fn coordinator_lost() {
             attempt = job.await_nodes(other, next, 3).0;
         }
         job.finish(runs.into_values().collect());
+    });
+}
+
+/// Nothing announces the loss, of the coordinator and then of another node. The lease is 10 s, and the node time-out 30 s.
+fn vanished() {
+    with(4, 1, |job| {
+        let flags = job.flags("2:4").replace("--node-timeout 6s ", "");
+        let start = |host: usize| (host, job.elastic.start(host, &flags));
+        let mut runs: BTreeMap<usize, Running<'_>> = (0..4).map(start).collect();
+        let (mut attempt, _) = job.await_nodes(&runs[&0], 0, 4);
+        let mut killed = Vec::new();
+        for is_leader in [true, false] {
+            let leader = job.leader();
+            let host = *runs.keys().find(|host| (**host == leader) == is_leader).expect("others run");
+            let lost = runs.remove(&host).expect("it runs");
+            kill_at_once(&lost);
+            let began = Instant::now();
+            let (next, ranks) = job.await_nodes(runs.values().next().expect("others run"), attempt, runs.len());
+            let time = began.elapsed();
+            assert!(time > Duration::from_millis(1500) && time < Duration::from_secs(8), "{time:?}");
+            assert!(ranks.iter().all(|start| start.reason == "node_lost"), "{ranks:?}");
+            let _ = lost.finish_unchecked();
+            attempt = next;
+            killed.push(host);
+        }
+        job.elastic.finish();
+        for outcome in runs.into_values().map(Running::finish) {
+            outcome.expect_code(0).expect_err("was lost, nothing listens there anymore; all ranks start again");
+            outcome.expect_err("was lost, nothing of it runs there anymore, connections were refused for 2.0 s");
+        }
+        job.finish(Vec::new());
+        killed.into_iter().for_each(|host| clean_up(job.elastic, host));
     });
 }
 

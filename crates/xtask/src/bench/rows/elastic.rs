@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::sys::signal::Signal;
-use umiak_core::machine::round::limits::Limits;
 use umiak_sys::descend::{descendants, signal};
 use umiak_testkit::floor::monotonic_nanos;
 use umiak_testkit::net::{Host, Network};
@@ -83,14 +82,6 @@ impl Change {
             Self::Joined => 3 * RANKS,
         }
     }
-
-    /// Time for the next attempt. Umiak may wait for its whole reconnect window.
-    fn patience(self, peer: &Peer, limit: Duration) -> Duration {
-        match (self, peer.kind) {
-            (Self::Vanished, Kind::Umiak) => limit + Limits::default().reconnect,
-            _ => limit,
-        }
-    }
 }
 
 /// Three hosts, and a new port for each job.
@@ -114,7 +105,6 @@ impl Hosts {
     ) -> anyhow::Result<Result<Sample, String>> {
         let directory = setting.directory()?;
         nix::unistd::mkfifo(&go_file(&directory), nix::sys::stat::Mode::S_IRWXU)?;
-        let patience = change.patience(peer, setting.limit);
         let rank = [setting.floor.clone().into(), WORD.into(), "elastic-rank".into(), directory.clone().into()];
         let (running, from) = if peer.kind.is_floor() {
             let mut command = peer.command(change.ranks(), &directory, Output::Usual, &rank);
@@ -127,7 +117,7 @@ impl Hosts {
             let mut commands: Vec<Command> = (0..self.network.hosts().len())
                 .map(|host| self.command(peer, change, host, port, &directory, &rank))
                 .collect::<anyhow::Result<_>>()?;
-            let running = Running::start(&mut commands[0], setting.limit + settle(round) + patience + END)?;
+            let running = Running::start(&mut commands[0], setting.limit * 2 + settle(round) + END)?;
             let mut pids = vec![running.pid];
             // Reaped with everything else.
             for command in &mut commands[1..change.nodes_before()] {
@@ -142,13 +132,13 @@ impl Hosts {
             let from = self.happen(change, &pids, &directory, &mut commands)?;
             (running, from)
         };
-        let last = await_ranks(&directory, from, change.ranks(), patience);
+        let last = await_ranks(&directory, from, change.ranks(), setting.limit);
         if change == Change::Silent {
             self.others().for_each(|host| host.join(self.network.host(LAST)));
         }
         running.stop(if peer.kind == Kind::Umiak { END } else { Duration::ZERO })?;
         let Some(last) = last else {
-            return Ok(Err(format!("no new attempt within {} s", patience.as_secs())));
+            return Ok(Err(format!("no new attempt within {} s", setting.limit.as_secs())));
         };
         let from = match change {
             Change::Failure if !peer.kind.is_floor() => fs::read_to_string(failed_file(&directory))?.parse()?,
