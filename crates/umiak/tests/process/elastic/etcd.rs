@@ -242,7 +242,9 @@ fn vanished() {
             outcome.expect_err("was lost, nothing of it runs there anymore, connections were refused for 2.0 s");
         }
         job.finish(Vec::new());
-        killed.into_iter().for_each(|host| clean_up(job.elastic, host));
+        for host in killed {
+            clean_up(job.elastic, host);
+        }
     });
 }
 
@@ -520,6 +522,9 @@ fn chaos() {
         for (event, times) in met {
             let _ = writeln!(std::io::stdout(), "{times:>6}  {event}");
         }
+        // A node that joins must not come after the end.
+        let live: Vec<&Running<'_>> = runs.values().collect();
+        job.await_nodes(live[0], attempt, live.len().min(4));
         job.finish(runs.into_values().collect());
         drop(job);
         snapshot.assert_as_before();

@@ -303,7 +303,9 @@ fn vanished() {
             );
         }
     }
-    (2..4).for_each(|host| clean_up(&job, host));
+    for host in 2..4 {
+        clean_up(&job, host);
+    }
     snapshot.assert_as_before();
     job.judge();
 }
@@ -450,6 +452,9 @@ fn chaos() {
     for (event, times) in met {
         let _ = writeln!(std::io::stdout(), "{times:>6}  {event}");
     }
+    // A node that joins must not come after the end.
+    let live: Vec<&Running<'_>> = runs.iter().flatten().collect();
+    job.await_nodes(live[0], attempt, live.len().min(4));
     job.finish();
     expect_all(runs.into_iter().flatten().map(Running::finish).collect(), 0);
     snapshot.assert_as_before();
