@@ -214,10 +214,11 @@ fn coordinator_lost() {
     });
 }
 
-/// Nothing announces the loss, of the coordinator and then of another node. The lease is 10 s, and the node time-out 30 s.
+/// Nothing announces the loss, of the coordinator and then of another node. Without the ports of the dead, the others would
+/// wait for longer than this test: the lease is 100 s, and the node time-out 300 s.
 fn vanished() {
     with(4, 1, |job| {
-        let flags = job.flags("2:4").replace("--node-timeout 6s ", "");
+        let flags = job.flags("2:4").replace("--node-timeout 6s", "--node-timeout 300s");
         let start = |host: usize| (host, job.elastic.start(host, &flags));
         let mut runs: BTreeMap<usize, Running<'_>> = (0..4).map(start).collect();
         let (mut attempt, _) = job.await_nodes(&runs[&0], 0, 4);
@@ -227,10 +228,7 @@ fn vanished() {
             let host = *runs.keys().find(|host| (**host == leader) == is_leader).expect("others run");
             let lost = runs.remove(&host).expect("it runs");
             kill_at_once(&lost);
-            let began = Instant::now();
             let (next, ranks) = job.await_nodes(runs.values().next().expect("others run"), attempt, runs.len());
-            let time = began.elapsed();
-            assert!(time > Duration::from_millis(1500) && time < Duration::from_secs(8), "{time:?}");
             assert!(ranks.iter().all(|start| start.reason == "node_lost"), "{ranks:?}");
             let _ = lost.finish_unchecked();
             attempt = next;
@@ -241,7 +239,8 @@ fn vanished() {
             outcome.expect_code(0).expect_err("was lost, nothing listens there anymore; all ranks start again");
             outcome.expect_err("was lost, nothing of it runs there anymore, connections were refused for 2.0 s");
         }
-        job.finish(Vec::new());
+        // The keys of the killed nodes are left until their leases expire.
+        job.elastic.judge();
         for host in killed {
             clean_up(job.elastic, host);
         }

@@ -6,7 +6,7 @@ mod frameworks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use umiak_testkit::components::Component::{Netns, Python};
 use umiak_testkit::components::trials;
@@ -276,20 +276,17 @@ fn kill_both(run: &Running<'_>) {
     umiak_sys::descend::signal(run.pid(), SIGKILL);
 }
 
-/// Nothing announces the loss, and the host still answers. With the default time-out of 30 s.
+/// Nothing announces the loss, and the host still answers. Until the node time-out, this test would not wait.
 fn vanished() {
     let job = Elastic::new(4);
     let snapshot = job.cluster.snapshot();
-    let flags = flags("2:4").replace(" --node-timeout 2s --reconnect-window 3s", "");
+    let flags = flags("2:4").replace("--node-timeout 2s", "--node-timeout 300s");
     let mut runs: Vec<Running<'_>> = (0..4).map(|host| job.start(host, &flags)).collect();
     let (mut attempt, _) = job.await_nodes(&runs[0], 0, 4);
     for kill in [kill_at_once, kill_both] {
         let lost = runs.pop().expect("four nodes");
         kill(&lost);
-        let began = Instant::now();
         let (next, ranks) = job.await_nodes(&runs[0], attempt, runs.len());
-        let time = began.elapsed();
-        assert!(time > Duration::from_millis(1500) && time < Duration::from_secs(10), "{time:?}");
         assert!(ranks.iter().all(|start| start.reason == "node_lost"), "{ranks:?}");
         attempt = next;
         let _ = lost.finish_unchecked();

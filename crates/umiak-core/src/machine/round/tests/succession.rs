@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::messages::{AttemptEnd, Expects, Join, LastAttempt, Loss, Refusal, Stage, Standing, Start, ToAgent, Why};
+use super::super::messages::{
+    AttemptEnd, Expects, Join, LastAttempt, Loss, Refusal, Stage, Standing, Start, ToAgent, Why,
+};
 use super::{Round, at, decision, hear, join, news, options, own, ready, sent, starts, stops};
 use crate::facts::Outcome;
 use crate::machine::round::agent::{self, Agent, News};
