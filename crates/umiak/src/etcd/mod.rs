@@ -161,8 +161,14 @@ impl Etcd {
 
     /// Puts a key that does not exist. Clients that compete for a key need different values or leases: they tell whose
     /// request a repetition has found.
-    pub(crate) async fn create(&self, key: &str, value: &[u8], lease: Option<LeaseId>) -> Result<Created, EtcdError> {
-        let done = self.call(&request::create(key, value, lease), key).await?;
+    pub(crate) async fn create(
+        &self,
+        key: &str,
+        value: &[u8],
+        lease: Option<LeaseId>,
+        with: &[(String, Vec<u8>)],
+    ) -> Result<Created, EtcdError> {
+        let done = self.call(&request::create(key, value, lease, with), key).await?;
         match done.read(answer::written)? {
             Written::Done(revision) => Ok(Created::Created(revision)),
             Written::Other(Some(found)) if done.maybe_earlier && is_ours(&found, value, lease) => {

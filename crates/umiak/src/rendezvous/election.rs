@@ -4,7 +4,7 @@
 //! | key | value | lease |
 //! |---|---|---|
 //! | `ROOT/coordinator` | [`Leader`] | of its node |
-//! | `ROOT/nodes/LAUNCH` | address of the node | of the node |
+//! | `ROOT/nodes/LAUNCH` | address of the node, and the number of the job once it is known | of the node |
 //! | `ROOT/np` | the number of nodes, or the range | – |
 //! | `ROOT` | 0 while the job runs, 1 once it is over | 10 minutes from then on |
 //! | `ROOT/end` | [`End`] | 10 minutes |
@@ -169,6 +169,7 @@ impl Election {
             job: None,
             end: None,
             np: None,
+            has_past: false,
             looking: None,
             is_leading: false,
             claim_due: false,
@@ -257,6 +258,8 @@ struct Candidate {
     end: Option<End>,
     /// The number of nodes in etcd.
     np: Option<(u32, u32)>,
+    /// There was a job of this name, which has not ended: ranks of it may run.
+    has_past: bool,
     /// Since when a coordinator is looked for.
     looking: Option<Timestamp>,
     is_leading: bool,
@@ -352,10 +355,15 @@ impl Candidate {
             listing.entries.iter().find(move |entry| entry.key == key)
         };
         let (reign, np, end) = (find("coordinator").and_then(reign), find("np"), find("end"));
-        // Without a coordinator, what is there belongs to an earlier job.
-        if let (Some(entry), Some(_)) = (np, reign) {
+        // Nodes of a job that has just lost its coordinator.
+        let nodes = self.key("nodes/");
+        let mut nodes = listing.entries.iter().filter(|entry| entry.key.starts_with(&nodes));
+        let job = nodes.find_map(|entry| std::str::from_utf8(&entry.value).ok()?.split_once(' ')?.1.parse().ok());
+        // Otherwise, what is there belongs to an earlier one.
+        if let (Some(entry), true) = (np, reign.is_some() || job.is_some()) {
             self.compare(entry).await?;
         }
+        (self.job, self.has_past) = (job, np.is_some());
         let (np, end) =
             (np.and_then(|entry| range(&entry.value)), end.and_then(|entry| serde_json::from_slice(&entry.value).ok()));
         (self.np, self.end) = (np, end);
@@ -401,7 +409,7 @@ impl Candidate {
                 Effect::Resign => self.resign(),
                 Effect::Lead(reign) => self.lead(reign),
                 Effect::Follow(reign) => {
-                    self.job = Some(reign.leader.job);
+                    self.belong(reign.leader.job);
                     self.reporter.tell(ElectionReport::Follow(reign));
                     self.know(reign);
                 }
@@ -505,14 +513,20 @@ impl Candidate {
         self.renewing = true;
         let (etcd, inputs, asked) = (self.etcd.clone(), self.inputs.clone(), self.now());
         let (key, node, lease, time) = (self.key("coordinator"), self.node_key(), self.lease, self.options.lease);
+        let value = self.node_value();
+        // Other nodes see both or neither.
+        let with = match self.job {
+            Some(_) => Vec::new(),
+            None => vec![(self.key("np"), words(self.options.range).into_bytes())],
+        };
         tokio::spawn(async move {
             let claim = async {
                 let lease = match lease {
                     Some(lease) if matches!(etcd.keep_alive(lease).await?, Lease::Alive(_)) => lease,
-                    _ => register(&etcd, &node, leader.at, time).await?,
+                    _ => register(&etcd, &node, &value, time).await?,
                 };
-                let value = serde_json::to_vec(&leader).unwrap_or_default();
-                etcd.create(&key, &value, Some(lease)).await.map(|created| (created, lease))
+                let leader = serde_json::to_vec(&leader).unwrap_or_default();
+                etcd.create(&key, &leader, Some(lease), &with).await.map(|created| (created, lease))
             };
             let _ = inputs.send(Input::Claimed(claim.await, leader, asked));
         });
@@ -520,6 +534,28 @@ impl Candidate {
 
     fn node_key(&self) -> String {
         self.key(&format!("nodes/{:016x}", self.launch))
+    }
+
+    fn node_value(&self) -> String {
+        let address = self.options.address;
+        self.job.map_or_else(|| address.to_string(), |job| format!("{address} {job}"))
+    }
+
+    /// Says which job this node belongs to, for a newcomer that becomes the coordinator.
+    fn belong(&mut self, job: u64) {
+        if self.job.replace(job) != Some(job) {
+            self.sign();
+        }
+    }
+
+    fn sign(&self) {
+        let (Some(lease), Some(_)) = (self.lease, self.job) else { return };
+        let (etcd, key, value) = (self.etcd.clone(), self.node_key(), self.node_value());
+        tokio::spawn(async move {
+            if let Err(error) = etcd.put(&key, value.as_bytes(), Some(lease)).await {
+                debug!(?error, "the job of this node is not in etcd");
+            }
+        });
     }
 
     fn claimed(&mut self, claimed: Result<(Created, LeaseId), EtcdError>, leader: Leader, asked: Timestamp) {
@@ -553,6 +589,9 @@ impl Candidate {
             // The lease may have been given up meanwhile.
             Ok((lease, Lease::Alive(_))) if self.lease == old => {
                 self.lease = Some(lease);
+                if old.is_none() {
+                    self.sign();
+                }
                 self.step(Event::Renewed { asked });
             }
             Ok((lease, Lease::Expired)) if self.lease == Some(lease) => {
@@ -577,11 +616,11 @@ impl Candidate {
         (self.renewing, self.renew_at) = (true, now + self.options.lease / 6);
         let (etcd, inputs, asked) = (self.etcd.clone(), self.inputs.clone(), now);
         let (node, lease, time) = (self.node_key(), self.lease, self.options.lease);
-        let at = SocketAddr::new(self.options.address, 0);
+        let value = self.node_value();
         tokio::spawn(async move {
             let renewed = match lease {
                 Some(lease) => etcd.keep_alive(lease).await.map(|state| (lease, state)),
-                None => register(&etcd, &node, at, time).await.map(|lease| (lease, Lease::Alive(time))),
+                None => register(&etcd, &node, &value, time).await.map(|lease| (lease, Lease::Alive(time))),
             };
             let _ = inputs.send(Input::Renewed(lease, renewed, asked));
         });
@@ -603,19 +642,17 @@ impl Candidate {
     fn lead(&mut self, reign: Reign) {
         info!(revision = reign.revision, at = %reign.leader.at, "coordinator");
         (self.looking, self.is_leading) = (None, true);
-        let is_new = self.job.replace(reign.leader.job).is_none();
+        let is_new = self.job.is_none();
+        self.belong(reign.leader.job);
         let listener = self.listener.take().expect("it was bound for the claim");
-        let (range, is_unknown) = (self.np.filter(|_| !is_new), is_new && self.np.is_some());
+        let (range, is_unknown) = (self.np.filter(|_| !is_new), !is_new || self.has_past);
         self.reporter.tell(ElectionReport::Lead { reign, listener, range, is_unknown });
         self.prepare_for_death();
-        let (etcd, root, np, end) =
-            (self.etcd.clone(), self.options.place.root.clone(), self.key("np"), self.key("end"));
-        let nodes = words(self.options.range);
+        let (etcd, root, end) = (self.etcd.clone(), self.options.place.root.clone(), self.key("end"));
         tokio::spawn(async move {
             let write = async {
                 if is_new {
                     etcd.delete(&end).await?;
-                    etcd.put(&np, nodes.as_bytes(), None).await?;
                 }
                 etcd.put(&root, b"0", None).await
             };
@@ -687,6 +724,7 @@ impl Candidate {
             self.end = entry.and_then(|entry| serde_json::from_slice(&entry.value).ok());
         } else if key == self.key("np") {
             self.np = entry.and_then(|entry| range(&entry.value));
+            self.has_past &= entry.is_some();
             if let Some((min, max)) = self.np.filter(|_| self.is_leading) {
                 self.reporter.tell(ElectionReport::Scaled { min, max });
             }
@@ -717,9 +755,9 @@ impl Candidate {
 }
 
 /// A lease for this node, with its key.
-async fn register(etcd: &Etcd, key: &str, at: SocketAddr, time: Duration) -> Result<LeaseId, EtcdError> {
+async fn register(etcd: &Etcd, key: &str, value: &str, time: Duration) -> Result<LeaseId, EtcdError> {
     let lease = etcd.grant(time).await?;
-    etcd.put(key, at.to_string().as_bytes(), Some(lease)).await?;
+    etcd.put(key, value.as_bytes(), Some(lease)).await?;
     Ok(lease)
 }
 

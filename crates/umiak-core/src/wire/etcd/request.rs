@@ -70,10 +70,10 @@ pub fn delete_tree(key: &str) -> Request {
 }
 
 /// Puts a key that must not exist; answers with what is there otherwise.
-pub fn create(key: &str, value: &[u8], lease: Option<LeaseId>) -> Request {
+pub fn create(key: &str, value: &[u8], lease: Option<LeaseId>, with: &[(String, Vec<u8>)]) -> Request {
     let condition =
         json!({ "key": encode(key.as_bytes()), "target": "CREATE", "result": "EQUAL", "create_revision": "0" });
-    transaction(&condition, key, value, lease)
+    transaction(&condition, key, value, lease, with)
 }
 
 /// Puts a key that must not have changed since `expected`; answers with what is there otherwise.
@@ -81,7 +81,7 @@ pub fn replace(key: &str, expected: Revision, value: &[u8], lease: Option<LeaseI
     let expected = expected.0.to_string();
     let condition =
         json!({ "key": encode(key.as_bytes()), "target": "MOD", "result": "EQUAL", "mod_revision": expected });
-    transaction(&condition, key, value, lease)
+    transaction(&condition, key, value, lease, &[])
 }
 
 /// Changes of all keys with the prefix, from a revision on. A stream.
@@ -121,10 +121,19 @@ fn assignment(key: &str, value: &[u8], lease: Option<LeaseId>) -> Value {
     body
 }
 
-fn transaction(condition: &Value, key: &str, value: &[u8], lease: Option<LeaseId>) -> Request {
+fn transaction(
+    condition: &Value,
+    key: &str,
+    value: &[u8],
+    lease: Option<LeaseId>,
+    with: &[(String, Vec<u8>)],
+) -> Request {
+    let others = with.iter().map(|(key, value)| assignment(key, value, None));
+    let puts: Vec<Value> =
+        std::iter::once(assignment(key, value, lease)).chain(others).map(|put| json!({ "request_put": put })).collect();
     let body = json!({
         "compare": [condition],
-        "success": [{ "request_put": assignment(key, value, lease) }],
+        "success": puts,
         "failure": [{ "request_range": range(key) }],
     });
     Request::new("/v3/kv/txn", &body)

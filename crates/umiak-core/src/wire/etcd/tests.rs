@@ -41,9 +41,9 @@ fn requests() {
             r#"{"success":[{"request_delete_range":{"key":"YQ=="}},{"request_delete_range":{"key":"YS8=","range_end":"YTA="}}]}"#,
         ),
         (
-            request::create("foo", b"bar", None),
+            request::create("foo", b"bar", None, &[("a".to_owned(), b"b".to_vec())]),
             "/v3/kv/txn",
-            r#"{"compare":[{"key":"Zm9v","target":"CREATE","result":"EQUAL","create_revision":"0"}],"success":[{"request_put":{"key":"Zm9v","value":"YmFy"}}],"failure":[{"request_range":{"key":"Zm9v"}}]}"#,
+            r#"{"compare":[{"key":"Zm9v","target":"CREATE","result":"EQUAL","create_revision":"0"}],"success":[{"request_put":{"key":"Zm9v","value":"YmFy"}},{"request_put":{"key":"YQ==","value":"Yg=="}}],"failure":[{"request_range":{"key":"Zm9v"}}]}"#,
         ),
         (
             request::replace("foo", Revision(7), b"bar", None),

@@ -34,7 +34,7 @@ impl Counter {
                 at = now;
                 // A key for each: the second request for one that exists must find itself.
                 let name = format!("/keys/{number}");
-                let created = etcd.create(&name, name.as_bytes(), None).await.unwrap();
+                let created = etcd.create(&name, name.as_bytes(), None, &[]).await.unwrap();
                 assert!(matches!(created, Created::Created(_)), "{created:?}");
                 slowest.fetch_max(start.elapsed().as_millis() as u64, Ordering::Relaxed);
                 count.store(number, Ordering::Relaxed);
@@ -170,14 +170,16 @@ fn answers_are_lost() {
     wait(async {
         // The second request finds the lease of the first.
         let lease = etcd.grant(Duration::from_secs(60)).await.unwrap();
-        let Created::Created(revision) = etcd.create("/a", b"me", Some(lease)).await.unwrap() else { panic!("ours") };
+        let Created::Created(revision) = etcd.create("/a", b"me", Some(lease), &[]).await.unwrap() else {
+            panic!("ours")
+        };
         let Replaced::Replaced(now) = etcd.replace("/a", revision, b"2", Some(lease)).await.unwrap() else {
             panic!("ours")
         };
         assert_eq!(now, revision.next());
         // What another client put there is not ours.
         direct.put("/b", b"other", None).await.unwrap();
-        let taken = etcd.create("/b", b"me", None).await.unwrap();
+        let taken = etcd.create("/b", b"me", None, &[]).await.unwrap();
         assert!(matches!(&taken, Created::Taken(found) if found.value == b"other"), "{taken:?}");
         etcd.revoke(lease).await.unwrap();
         assert_eq!(direct.list("").await.unwrap().entries.len(), 1);

@@ -68,8 +68,8 @@ fn keys() {
         assert_eq!(listing.entries[1].value, b"\xff\0");
         assert_eq!(shown(etcd.get("/a").await.unwrap()).as_deref(), Some("1"));
 
-        let Created::Created(created) = etcd.create("/c", b"me", None).await.unwrap() else { panic!("it is new") };
-        let Created::Taken(found) = etcd.create("/c", b"me", None).await.unwrap() else { panic!("it is there") };
+        let Created::Created(created) = etcd.create("/c", b"me", None, &[]).await.unwrap() else { panic!("it is new") };
+        let Created::Taken(found) = etcd.create("/c", b"me", None, &[]).await.unwrap() else { panic!("it is there") };
         assert_eq!((found.value.as_slice(), found.modified), (&b"me"[..], created));
         let Replaced::Replaced(changed) = etcd.replace("/c", created, b"2", None).await.unwrap() else { panic!() };
         let Replaced::Changed(Some(found)) = etcd.replace("/c", created, b"3", None).await.unwrap() else { panic!() };
@@ -131,7 +131,7 @@ fn one_of_many_creates_a_key() {
         let mut tasks = Vec::new();
         for number in 0..16_u8 {
             let etcd = client(&cluster);
-            tasks.push(tokio::spawn(async move { etcd.create("/leader", &[number], None).await.unwrap() }));
+            tasks.push(tokio::spawn(async move { etcd.create("/leader", &[number], None, &[]).await.unwrap() }));
         }
         let mut created = Vec::new();
         for task in tasks {

@@ -21,6 +21,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("elastic::etcd::a_coordinator_without_a_last_word", &[Netns, Python, Etcd], vanished)
         .test("elastic::etcd::cut_off_coordinators_stop", &[Netns, Python, Etcd], cut_off)
         .test("elastic::etcd::members_of_etcd_are_lost", &[Netns, Python, Etcd], members)
+        .test("elastic::etcd::a_newcomer_leads", &[Netns, Python, Etcd], newcomer)
         .test("elastic::etcd::the_number_of_nodes_is_changed", &[Netns, Python, Etcd], scaled)
         .test("elastic::etcd::levels", &[Netns, Python, Etcd], levels)
         .test("elastic::etcd::a_command_before_each_round", &[Netns, Python, Etcd], pre_hook)
@@ -149,6 +150,29 @@ fn seed() {
         let _ = lost.finish();
         runs.push(third);
         job.finish(runs);
+    });
+}
+
+/// A job has just lost its coordinator: one of its nodes is there, which runs and cannot lead. A newcomer takes its number
+/// and range of nodes.
+fn newcomer() {
+    with(1, 1, |job| {
+        let put = |key: &str, value: &str| {
+            job.etcd.post(0, "/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#), None);
+        };
+        // `/paddle/job1/nodes/x` is `192.168.0.9 77`, and `/paddle/job1/np` is `1:2`.
+        put("L3BhZGRsZS9qb2IxL25vZGVzL3g=", "MTkyLjE2OC4wLjkgNzc=");
+        put("L3BhZGRsZS9qb2IxL25w", "MToy");
+        job.start(0, "1").finish().expect_code(2).expect_err("error[R0040]").expect_err("in etcd  1:2");
+        let first = job.start(0, "1:2");
+        job.await_nodes(&first, 0, 1);
+        let keys = job.keys();
+        assert!(keys["coordinator"].contains(r#""job":77"#), "{keys:?}");
+        assert_eq!(keys["np"], "1:2");
+        assert!(keys.iter().any(|(key, value)| key != "nodes/x" && value == "192.168.0.1 77"), "{keys:?}");
+        job.elastic.finish();
+        first.finish().expect_code(0);
+        assert_eq!(job.keys().into_keys().collect::<Vec<_>>(), ["end", "nodes/x"]);
     });
 }
 
