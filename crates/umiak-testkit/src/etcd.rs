@@ -26,6 +26,8 @@ pub struct Setup<'a> {
     pub arguments: Vec<String>,
     /// Where each member runs; without hosts, all run on loopback.
     pub hosts: &'a [&'a Host],
+    /// The first member has a disk of its own, which [`Cluster::fill`] fills. Needs root.
+    pub is_small: bool,
 }
 
 /// A cluster; its members end with it.
@@ -42,6 +44,7 @@ struct Member {
     ip: IpAddr,
     port: u16,
     arguments: Vec<String>,
+    is_small: bool,
     child: Option<Child>,
 }
 
@@ -93,7 +96,8 @@ impl<'a> Cluster<'a> {
                 ]);
             }
             arguments.extend(setup.arguments.iter().cloned());
-            Member { ip: ip(index), port: clients[index], arguments, child: None }
+            let is_small = setup.is_small && index == 0;
+            Member { ip: ip(index), port: clients[index], arguments, is_small, child: None }
         });
         let hosts = setup.hosts.to_vec();
         let mut cluster = Self { members: members.collect(), directory, hosts, _leases: leases };
@@ -120,6 +124,23 @@ impl<'a> Cluster<'a> {
         if let Some(mut child) = self.members[index].child.take() {
             let _ = child.kill();
             let _ = child.wait();
+        }
+    }
+
+    /// Fills the disk of the first member, and writes until that has ended it.
+    pub fn fill(&mut self) {
+        let mut child = self.members[0].child.take().expect("a member that runs");
+        let inside = format!("/proc/{}/root{}", child.id(), self.directory.path().join("m0/filler").display());
+        let mut file = File::create(inside).expect("the disk of the member");
+        while file.write_all(&[0; 4096]).is_ok() {}
+        let value = "QUFB".repeat(4096);
+        let deadline = Instant::now() + PATIENCE;
+        let mut count = 0;
+        while child.try_wait().expect("a child of ours").is_none() {
+            assert!(Instant::now() < deadline, "the member runs on");
+            count += 1;
+            let body = format!(r#"{{"key":"ZmlsbGVy{count:04}","value":"{value}"}}"#);
+            let _ = self.ask(1 + count % (self.members.len() - 1), "/v3/kv/put", &body, None);
         }
     }
 
@@ -213,7 +234,15 @@ impl<'a> Cluster<'a> {
 
     fn spawn(&mut self, index: usize) {
         let log = File::create(self.log(index)).expect("the directory can be written");
-        let mut command = self.hosts.get(index).map_or_else(|| Command::new("etcd"), |host| host.command("etcd"));
+        let program = if self.members[index].is_small { "unshare" } else { "etcd" };
+        let mut command = self.hosts.get(index).map_or_else(|| Command::new(program), |host| host.command(program));
+        if self.members[index].is_small {
+            let directory = self.directory.path().join(format!("m{index}"));
+            std::fs::create_dir_all(&directory).expect("the directory can be written");
+            // More than the first file of the log.
+            let mount = r#"mount -t tmpfs -o size=80m,mode=700 none "$0" && exec etcd "$@""#;
+            command.args(["-m", "sh", "-c", mount]).arg(directory);
+        }
         let child = command
             .args(&self.members[index].arguments)
             .current_dir(self.directory.path())

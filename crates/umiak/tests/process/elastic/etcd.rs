@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use umiak_testkit::components::Component::{Etcd, Netns, Python};
 use umiak_testkit::components::trials;
-use umiak_testkit::etcd::Cluster;
+use umiak_testkit::etcd::{Cluster, Setup};
 use umiak_testkit::net::Host;
 use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
@@ -21,6 +21,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("elastic::etcd::a_coordinator_without_a_last_word", &[Netns, Python, Etcd], vanished)
         .test("elastic::etcd::cut_off_coordinators_stop", &[Netns, Python, Etcd], cut_off)
         .test("elastic::etcd::members_of_etcd_are_lost", &[Netns, Python, Etcd], members)
+        .test("elastic::etcd::the_disk_of_a_member_is_full", &[Netns, Python, Etcd], full)
         .test("elastic::etcd::a_newcomer_leads", &[Netns, Python, Etcd], newcomer)
         .test("elastic::etcd::the_number_of_nodes_is_changed", &[Netns, Python, Etcd], scaled)
         .test("elastic::etcd::levels", &[Netns, Python, Etcd], levels)
@@ -44,9 +45,13 @@ struct Job<'a> {
 
 /// Runs with so many nodes and members of etcd.
 fn with(nodes: usize, members: usize, run: impl FnOnce(Job<'_>)) {
+    with_setup(nodes, members, false, run);
+}
+
+fn with_setup(nodes: usize, members: usize, is_small: bool, run: impl FnOnce(Job<'_>)) {
     let elastic = Elastic::new(nodes + members);
     let hosts: Vec<&Host> = (nodes..nodes + members).map(|host| elastic.cluster.network.host(host)).collect();
-    let etcd = Cluster::on(&hosts);
+    let etcd = Cluster::with(members, &Setup { hosts: &hosts, is_small, ..Setup::default() });
     run(Job { elastic: &elastic, etcd, nodes });
 }
 
@@ -319,6 +324,20 @@ fn members() {
         let (_, ranks) = job.await_nodes(&runs[0], attempt, 2);
         assert!(ranks.iter().all(|start| start.reason == "node_lost"), "{ranks:?}");
         job.etcd.restart(leader);
+        job.finish(runs);
+    });
+}
+
+/// The member ends; the job does not notice.
+fn full() {
+    with_setup(2, 3, true, |mut job| {
+        let runs = job.starts(2, "2");
+        let (attempt, _) = job.await_nodes(&runs[0], 0, 2);
+        job.etcd.move_leader(0);
+        job.etcd.fill();
+        // Longer than the lease.
+        std::thread::sleep(Duration::from_secs(8));
+        assert_eq!(job.elastic.last().map(|(attempt, _)| attempt), Some(attempt));
         job.finish(runs);
     });
 }
