@@ -5,7 +5,7 @@ mod documents;
 pub use documents::read_document;
 
 use umiak_core::machine::round::messages::{Expects, FromAgent, JobKind, Join, Stage, Standing};
-use umiak_core::model::{JobId, Timestamp};
+use umiak_core::model::{JobId, Port, Timestamp};
 use umiak_core::wire::Session;
 use umiak_core::wire::auth::Key;
 use umiak_core::wire::frame::{Frame, LogChunk, Payload};
@@ -56,6 +56,7 @@ pub fn messages() -> Vec<FromAgent> {
         launch: 1,
         connection: 1,
         command: 2,
+        line: "train.py --lr 0.1".to_owned(),
         address: [10, 0, 0, 1].into(),
         host: "node0".to_owned(),
         expects: Expects::Count { nodes: 2, sort_ip: false },
@@ -63,9 +64,11 @@ pub fn messages() -> Vec<FromAgent> {
         rank: None,
         uneven: false,
         logs: false,
+        alive: Port::new(7),
         standing: standing.clone(),
     };
-    vec![FromAgent::Join(Box::new(join)), FromAgent::Beat { sent: Timestamp::from_micros(5) }, FromAgent::Standing(standing), FromAgent::Bye]
+    let beat = FromAgent::Beat { sent: Timestamp::from_micros(5) };
+    vec![FromAgent::Join(Box::new(join)), beat, FromAgent::Standing(standing), FromAgent::Bye]
 }
 
 /// Frames of the agent, and their meaning, except `gone` at the end.

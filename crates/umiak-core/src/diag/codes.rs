@@ -251,7 +251,7 @@ register! {
         "A job with this id runs, and its number of nodes in etcd is another one than on this node's command line. Use the same number on every node. `--scale N` changes the number in etcd by N, `--force true` replaces it.";
     R0041, 123, "no coordinator was elected",
         "The nodes of a job over etcd elect a coordinator. For the time of the rendezvous (`--rdzv-timeout`) there was none that this node could reach: etcd did not answer, or the node that holds the key is cut off.";
-    R0042, 0, "etcd is not reached while the job runs",
+    R0042, 0, "etcd does not answer, or refuses requests, while the job runs",
         "Ranks keep running. If the coordinator cannot renew its lease, it stops all ranks before another node could be elected, and they start again when etcd answers.";
     R0043, 0, "the job id is a default",
         "Jobs over etcd are told apart by their ids, and this job has the one that every job has when none is given. Nodes of different jobs would meet under it. Give each job its own `--job_id`, or `--rdzv-id` with torchrun.";
@@ -260,7 +260,7 @@ register! {
     R0045, 0, "nodes run different commands",
         "A node of an elastic job was started with another script, or with other arguments, than the coordinator's node. It takes part all the same, because paths may differ between hosts. If it belongs to another job, stop it and give each job its own id.";
     R0046, 2, "the job in etcd is running",
-        "`clean` deletes the keys of an elastic job. This job has a coordinator, or had one until a moment ago: its key goes with its lease. Stop the job first, or wait. With `--force` the keys are deleted all the same; a job that runs stops its ranks, elects another coordinator and starts again.";
+        "`clean` deletes the keys of an elastic job. This job has a coordinator, or had one until a moment ago: its key is deleted when its lease expires. Stop the job first, or wait. With `--force` the keys are deleted all the same; a job that runs stops its ranks, elects another coordinator and starts again.";
     J0001, 125, "runs cannot be recorded",
         "Runs are kept below `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. That directory cannot be created, read or written. Make it writable, or set another one with `UMIAK_HOME`.";
     J0002, 2, "no such run",

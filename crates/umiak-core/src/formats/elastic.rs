@@ -228,7 +228,7 @@ fn nodes(text: &str, name: &str) -> Result<u32, Diagnostic> {
     };
     read.ok_or_else(|| {
         if let Some(hint) = reversed(text) {
-            let message = format!("`{name}` is `{text}`, and the smaller number comes first");
+            let message = format!("the range `{text}` of `{name}` is reversed");
             return Diagnostic::error(Code::L0001, message).hint(hint);
         }
         Diagnostic::error(Code::L0001, format!("`{name}` must be a number of nodes from 1, or `MIN:MAX`"))
@@ -332,10 +332,7 @@ mod tests {
             ("grow", "error[L0001]: unknown action `grow`\nhint: the actions are `scale` and `clean`\n"),
             ("clean scale", "error[L0001]: `scale` is one argument too many\n"),
             ("--np 0 scale", "error[L0001]: `--np` must be a number of nodes from 1, or `MIN:MAX`\n  given  0\n"),
-            (
-                "--np 4:2 scale",
-                "error[L0001]: `--np` is `4:2`, and the smaller number comes first\nhint: did you mean `2:4`?\n",
-            ),
+            ("--np 4:2 scale", "error[L0001]: the range `4:2` of `--np` is reversed\nhint: did you mean `2:4`?\n"),
             ("--np 4294967295 scale", "error[L0001]: `--np` asks for 4294967295 nodes; the maximum is 16384\n"),
             (
                 "--npp 2 scale",

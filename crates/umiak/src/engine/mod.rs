@@ -224,7 +224,7 @@ pub(crate) trait Engine {
 
     /// Holds a lock or a socket until the last replica is gone, even if the supervisor is killed. Returns false if it
     /// cannot.
-    fn keep(&mut self, _lock: BorrowedFd<'_>) -> bool {
+    fn keep(&mut self, _held: BorrowedFd<'_>) -> bool {
         false
     }
 

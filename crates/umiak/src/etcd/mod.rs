@@ -159,7 +159,7 @@ impl Etcd {
         self.call(&request::delete_tree(key), key).await?.read(answer::deleted)
     }
 
-    /// Puts a key that does not exist. Clients that compete for a key need different values or leases: they tell whose
+    /// Puts a key that does not exist, and others together with it. Clients that compete for a key need different values or leases: they tell whose
     /// request a repetition has found.
     pub(crate) async fn create(
         &self,

@@ -386,7 +386,9 @@ impl Candidate {
                         .hint("use the same number on every node; `--force true` replaces the one in etcd, and `umiak python -m paddle.distributed.elastic scale` changes it"));
                 }
                 Scaling::By(change) => {
-                    let by = |number: u32| u32::try_from((i64::from(number) + change).max(1)).unwrap_or(number);
+                    let by = |number: u32| {
+                        u32::try_from((i64::from(number) + change).clamp(1, MAX_NODES.into())).unwrap_or(number)
+                    };
                     (by(min), by(max))
                 }
                 Scaling::Replace => self.options.range,

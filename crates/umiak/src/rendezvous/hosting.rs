@@ -22,7 +22,7 @@ use super::events::NetEvent;
 use super::gather::{self, Gatherer};
 use super::link::{Ear, Outgoing, Parts, PeerLink, Said};
 use super::thread::{LINGER, Round};
-use super::vigil::Vigils;
+use super::vigil::{self, Vigils};
 use super::{Host, NetReport};
 use crate::clock::Clock;
 
@@ -123,6 +123,13 @@ impl Hosting {
         self.machine.misses(launch) || self.launches.values().any(|other| *other == launch)
     }
 
+    pub(super) fn drop_link(&mut self, id: u64) {
+        self.links.remove(&id);
+        if let Some(launch) = self.launches.remove(&id) {
+            self.forget_door(launch);
+        }
+    }
+
     fn forget_door(&mut self, launch: u64) {
         if !self.is_known(launch) {
             self.vigils.forget(launch);
@@ -145,10 +152,15 @@ impl Round {
         let mut next = Some(event);
         while let Some(event) = next {
             let Some(host) = &mut self.host else { return };
+            let closed = if let coordinator::Event::Closed { link } = &event { Some(*link) } else { None };
             let effects = host.machine.step(event, now);
             trace!(effects = effects.len(), "coordinator");
             for effect in effects {
                 self.perform(effect, now);
+            }
+            // The machine says first whether the node may come back.
+            if let (Some(host), Some(link)) = (&mut self.host, closed) {
+                host.drop_link(link);
             }
             next = self.host.as_mut().and_then(|host| host.pending.pop_front());
         }
@@ -268,13 +280,17 @@ impl Round {
         let peer = parts.halves.0.as_ref().peer_addr().ok();
         host.links.insert(id, PeerLink::open(parts, ear));
         host.launches.insert(id, join.launch);
-        if let (Some(peer), false) = (peer, join.launch == self.launch) {
-            host.vigils.know(&join, peer);
-        }
         if join.logs {
             host.senders.insert(join.launch);
         }
+        let (launch, door) = (join.launch, peer.and_then(|peer| vigil::door_of(&join, peer)));
         self.decide(coordinator::Event::Joined { link: id, join: Box::new(join), source });
+        // Strangers are not asked anything.
+        if let Some(host) = self.host.as_mut().filter(|host| host.machine.has_joined(id))
+            && launch != self.launch
+        {
+            host.vigils.know(launch, door);
+        }
     }
 
     pub(super) fn take_logs(&mut self, id: u64, parts: Parts, hello: Hello) {
@@ -297,12 +313,7 @@ impl Round {
             Said::Closed => {
                 debug!(link, "connection closed");
                 host.links.remove(&link);
-                let launch = host.launches.remove(&link);
-                self.decide(coordinator::Event::Closed { link });
-                if let (Some(host), Some(launch)) = (&mut self.host, launch) {
-                    host.forget_door(launch);
-                }
-                return;
+                coordinator::Event::Closed { link }
             }
             // The last message for this agent is already queued.
             _ if !is_open => return,

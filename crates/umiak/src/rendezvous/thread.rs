@@ -215,8 +215,7 @@ impl Round {
             self.line = Line::Down;
         }
         if let Some(host) = &mut self.host {
-            host.links.remove(&id);
-            host.launches.remove(&id);
+            host.drop_link(id);
         }
     }
 

@@ -59,9 +59,8 @@ impl Vigils {
         Self { clock, events, room, doors: HashMap::new(), running: HashMap::new() }
     }
 
-    /// A node joins, or reconnects, from this address.
-    pub(super) fn know(&mut self, join: &Join, peer: SocketAddr) {
-        let (launch, at) = (join.launch, door_of(join, peer));
+    /// A node has joined, or reconnected, and has this port.
+    pub(super) fn know(&mut self, launch: u64, at: Option<SocketAddr>) {
         self.doors.retain(|other, door| *other != launch || Some(*door) == at);
         let Some(at) = at.filter(|_| !self.doors.contains_key(&launch)) else { return };
         let (room, events) = (Arc::clone(&self.room), self.events.clone());
@@ -102,7 +101,7 @@ impl Vigils {
 }
 
 /// Where to knock, if the node says so and the address is its own.
-fn door_of(join: &Join, peer: SocketAddr) -> Option<SocketAddr> {
+pub(super) fn door_of(join: &Join, peer: SocketAddr) -> Option<SocketAddr> {
     let (port, address) = (join.alive?.get(), peer.ip().to_canonical());
     if address != join.address.to_canonical() {
         return None;

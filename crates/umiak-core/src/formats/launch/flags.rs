@@ -340,9 +340,9 @@ pub const FLAGS: &[Flag] = &[
         .legacy_default("None")
         .variable(9, "PADDLE_JOB_ID"),
     Flag::new(Legacy, Elastic, "--np", "np", Text, "N[:MAX]", "Number of nodes, with `--elastic_server` or `--ips`. With a range, which needs etcd, nodes may come and go. When omitted, `PADDLE_ELASTIC_NP`."),
-    Flag::new(Legacy, Elastic, "--scale", "scale", Int, "N", "Change the number of nodes that the job has in etcd by N. When omitted, `PADDLE_ELASTIC_SCALE`.").default("0"),
+    Flag::new(Legacy, Elastic, "--scale", "scale", Int, "N", "Change the number of nodes that the job has in etcd by N, with `--elastic_server` or `--master etcd://`. When omitted, `PADDLE_ELASTIC_SCALE`.").default("0"),
     Flag::new(Both, Elastic, "--host", "host", Text, "IP", "Address of this node.").variable(0, "POD_IP"),
-    Flag::new(Legacy, Elastic, "--force", "force", AnyTextIsTrue, "BOOL", "Replace the number of nodes that the job has in etcd by `--np`. When omitted, `PADDLE_ELASTIC_FORCE`.")
+    Flag::new(Legacy, Elastic, "--force", "force", AnyTextIsTrue, "BOOL", "Replace the number of nodes that the job has in etcd by the one of this command line. When omitted, `PADDLE_ELASTIC_FORCE`.")
         .default("False"),
     Flag::new(Legacy, Elastic, "--elastic_pre_hook", "elastic_pre_hook", Text, "COMMAND", "Shell command that each node of an elastic job runs before its processes start."),
     Flag::new(Current, Elastic, "--max_restart", "max_restart", Int, "N", "Restart all processes after a failure, at most N times. When omitted, 3 with etcd, otherwise 0.")

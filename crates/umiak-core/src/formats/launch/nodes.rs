@@ -88,7 +88,7 @@ impl Checks<'_> {
         let name = self.arguments.name(attribute);
         let Some((min, max)) = range(&text) else {
             let error = if let Some(hint) = reversed(&text) {
-                let message = format!("`{name}` is `{text}`, and the smaller number comes first");
+                let message = format!("the range `{text}` of `{name}` is reversed");
                 self.wrong_value(attribute, message).hint(hint)
             } else {
                 let message = format!("`{name}` takes a number of nodes such as `1` or `2:4`, not `{text}`");

@@ -332,6 +332,11 @@ impl Coordinator {
         matches!(self.phase, Phase::Gathering { .. }) && (self.attempt == FIRST_ATTEMPT || self.is_elastic())
     }
 
+    /// True for the connection of a node that was admitted.
+    pub fn has_joined(&self, link: Link) -> bool {
+        self.by_link(link).is_some()
+    }
+
     fn by_link(&self, link: Link) -> Option<usize> {
         self.nodes.iter().position(|node| node.link == Some(link))
     }

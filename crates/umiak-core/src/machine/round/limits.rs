@@ -24,7 +24,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Silence until a node is suspect. Suspicion is displayed; in an elastic job, the node gets no more heartbeats.
+    /// Silence until a node is suspect, which is displayed.
     pub fn suspect(&self) -> Duration {
         self.silence / 6
     }
@@ -35,7 +35,8 @@ impl Limits {
         self.silence + self.beat().min(Duration::from_millis(500))
     }
 
-    /// Silence of the coordinator until a node of an elastic job stops its ranks: before it is given up.
+    /// Time until a node of an elastic job stops its ranks, counted from when its last message was sent that the
+    /// coordinator has answered: before it is given up.
     pub fn fence(&self) -> Duration {
         self.silence * 2 / 3
     }

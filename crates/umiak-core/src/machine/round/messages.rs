@@ -600,7 +600,7 @@ impl fmt::Display for Loss {
         match self {
             Self::Killed => f.write_str("its umiak was killed"),
             Self::Vanished { after } => {
-                write!(f, "nothing of it runs there anymore, connections were refused for {}", shown(*after))
+                write!(f, "umiak is no longer running there (connections refused for {})", shown(*after))
             }
             Self::Silent { after } => write!(f, "no message from it for {}", shown(*after)),
             Self::Disconnected { after } => {

@@ -69,7 +69,7 @@ pub fn delete_tree(key: &str) -> Request {
     Request::new("/v3/kv/txn", &json!({ "success": parts }))
 }
 
-/// Puts a key that must not exist; answers with what is there otherwise.
+/// Puts a key that must not exist, and others together with it; answers with what is there otherwise.
 pub fn create(key: &str, value: &[u8], lease: Option<LeaseId>, with: &[(String, Vec<u8>)]) -> Request {
     let condition =
         json!({ "key": encode(key.as_bytes()), "target": "CREATE", "result": "EQUAL", "create_revision": "0" });

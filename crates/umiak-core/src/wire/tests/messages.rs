@@ -138,6 +138,10 @@ fn to_agent() -> Vec<ToAgent> {
         Loss::Silent { after: Duration::from_secs(30) },
         Loss::Disconnected { after: Duration::from_nanos(1) },
         Loss::Refused,
+        Loss::Left,
+        Loss::LeftOut { failures: 3 },
+        Loss::Fenced,
+        Loss::Deposed,
     ];
     let mut whys = vec![
         Why::RankFailed { node: node(), waited: true },

@@ -71,6 +71,8 @@ pub(super) struct LaunchDoor {
     pub(super) error: Option<Box<Diagnostic>>,
     /// Since when the next attempt waits for nodes, and whether that has been said.
     pub(super) awaits: Option<(Timestamp, bool)>,
+    /// It is recorded that the job does not need this node.
+    pub(super) is_spare: bool,
 }
 
 impl LaunchDoor {

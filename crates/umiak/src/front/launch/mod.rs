@@ -443,6 +443,7 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
         places: Vec::new(),
         error: None,
         awaits: None,
+        is_spare: false,
     };
     Ok((door, Arc::new(plan)))
 }

@@ -228,7 +228,7 @@ fn around_difference(one: &str, other: &str) -> (String, String) {
         let (from, before) = if line.chars().count() > SHOWN { (word, "… ") } else { (0, "") };
         let rest: String = line[from..].chars().take(SHOWN).collect();
         let (before, after) = (if from == 0 { "" } else { before }, if line[from..] == rest { "" } else { " …" });
-        if rest.is_empty() { "(nothing more)".to_owned() } else { format!("{before}{rest}{after}") }
+        if rest.is_empty() { "(end of the command)".to_owned() } else { format!("{before}{rest}{after}") }
     };
     (cut(one), cut(other))
 }

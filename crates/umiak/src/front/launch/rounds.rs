@@ -60,7 +60,7 @@ impl LaunchDoor {
     fn hear_news(&mut self, core: &mut Core<'_>, news: News) {
         match news {
             News::Start(start) => {
-                self.awaits = None;
+                (self.awaits, self.is_spare) = (None, false);
                 if let Some(peers) = &mut self.peers {
                     peers.knows(&start);
                     for notice in peers.other_commands(&start) {
@@ -118,7 +118,7 @@ impl LaunchDoor {
                     peers.knows(&start);
                 }
                 let text = peer_words::spare(start.nodes.len());
-                if core.job.machine.is_pausing() && self.awaits.replace((core.run.clock.now(), true)).is_none() {
+                if core.job.machine.is_pausing() && !std::mem::replace(&mut self.is_spare, true) {
                     core.fact(Fact::Pending { reason: text.clone() });
                     core.say(|style| words::nodes(style, &text));
                 }

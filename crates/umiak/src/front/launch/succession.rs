@@ -329,7 +329,8 @@ impl LaunchDoor {
                     Ok(())
                 }
                 ElectionReport::Trouble(diagnostic) => {
-                    core.notice(&peer_words::etcd_trouble(*diagnostic, peers.net.is_some()));
+                    let has_ranks = peers.net.is_some() && !core.job.machine.is_pausing();
+                    core.notice(&peer_words::etcd_trouble(*diagnostic, has_ranks));
                     Ok(())
                 }
                 ElectionReport::Regained => {

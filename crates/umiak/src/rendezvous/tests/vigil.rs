@@ -25,7 +25,7 @@ fn open() -> (TcpListener, u16) {
     (listener, port)
 }
 
-/// The first of these kinds of news, if it comes within this time.
+/// Why the attempt was stopped, if it was within this time.
 fn stop_within(node: &mut Node, time: Duration) -> Option<Why> {
     let until = Instant::now() + time;
     while Instant::now() < until {
@@ -54,7 +54,7 @@ fn a_node_whose_port_is_closed_is_lost_after_two_seconds() {
     let why = first.stopped();
     assert!(matches!(&why, Why::NodeLost { how: Loss::Vanished { .. }, node } if node.host == "node-2"), "{why:?}");
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
-    assert!(why_text(&why).contains("nothing of it runs there anymore, connections were refused for 2.0 s"));
+    assert!(why_text(&why).contains("umiak is no longer running there (connections refused for 2.0 s)"));
     first.finish();
 }
 

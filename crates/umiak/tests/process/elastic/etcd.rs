@@ -266,7 +266,7 @@ fn vanished() {
         job.elastic.finish();
         for outcome in runs.into_values().map(Running::finish) {
             outcome.expect_code(0).expect_err("was lost, nothing listens there anymore; all ranks start again");
-            outcome.expect_err("was lost, nothing of it runs there anymore, connections were refused for 2.0 s");
+            outcome.expect_err("was lost, umiak is no longer running there (connections refused for 2.0 s)");
         }
         // The keys of the killed nodes are left until their leases expire.
         job.elastic.judge();

@@ -296,7 +296,7 @@ fn vanished() {
     for outcome in &outcomes {
         for host in ["192.168.0.3", "192.168.0.4"] {
             outcome.expect_code(0).expect_err(&format!("{host} (")).expect_err(
-                "was lost, nothing of it runs there anymore, connections were refused for 2.0 s; all ranks start again",
+                "was lost, umiak is no longer running there (connections refused for 2.0 s); all ranks start again",
             );
         }
     }

@@ -256,16 +256,13 @@ impl Coordinator {
 
     /// The commands of members that differ from the one of the coordinator's node, which comes first.
     pub(super) fn commands(&self) -> Vec<NodeCommand> {
-        let command = |place: usize| {
-            let node = u32::try_from(place).unwrap_or(u32::MAX);
-            NodeCommand { node, line: self.nodes[self.order[place]].join.line.clone() }
-        };
+        let join = |place: usize| &self.nodes[self.order[place]].join;
         let own = self.order.iter().position(|node| self.is_own(*node)).filter(|_| self.is_elastic());
-        let Some(own) = own.map(command) else { return Vec::new() };
-        let others =
-            (0..self.order.len()).map(command).filter(|other| !other.line.is_empty() && other.line != own.line);
-        let others: Vec<NodeCommand> = others.take(COMMANDS).collect();
-        if others.is_empty() { others } else { [vec![own], others].concat() }
+        let Some(own) = own else { return Vec::new() };
+        let differs = |place: &usize| !join(*place).line.is_empty() && join(*place).command != join(own).command;
+        let others: Vec<usize> = (0..self.order.len()).filter(differs).take(COMMANDS).collect();
+        let all = std::iter::once(own).filter(|_| !others.is_empty()).chain(others.iter().copied());
+        all.map(|place| NodeCommand { node: place as u32, line: join(place).line.clone() }).collect()
     }
 
     /// The nodes that wait for their turn, if others than before.

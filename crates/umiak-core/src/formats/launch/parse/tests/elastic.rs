@@ -242,7 +242,7 @@ fn what_is_refused() {
         ("--master etcd://h:0 --job_id j t", address("--master", "h:0", "the port must be a number from 1 to 65535")),
         (
             "--master etcd://h --nnodes 4:2 t",
-            "error[L0001]: `--nnodes` is `4:2`, and the smaller number comes first\nhint: did you mean `2:4`?\n".to_owned(),
+            "error[L0001]: the range `4:2` of `--nnodes` is reversed\nhint: did you mean `2:4`?\n".to_owned(),
         ),
         (
             "--master etcd://h --elastic_level 7 t",
