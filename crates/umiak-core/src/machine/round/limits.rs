@@ -63,7 +63,7 @@ pub const CONNECT: Duration = Duration::from_secs(5);
 /// Connections refused for this long mean that the peer is gone: an agent's to the coordinator, and the coordinator's to
 /// the port that a node of an elastic job keeps open.
 pub const REFUSED: Duration = Duration::from_secs(2);
-/// Interval between connections to that port: while they are refused, and otherwise.
+/// Interval between connections to that port: while they are refused, and the longest one otherwise.
 pub const KNOCK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// How long the ends of ranks are collected, counted from the stop, after the settle window.
 pub const TELL: Duration = Duration::from_secs(1);

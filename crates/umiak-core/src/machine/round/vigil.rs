@@ -10,10 +10,19 @@ use super::messages::Answer;
 use crate::model::Timestamp;
 
 /// The answers so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vigil {
     /// Since when every connection was refused.
     refused: Option<Timestamp>,
+    /// The time to the next connection after one that was not, which grows. The first one often comes when the kernel has
+    /// closed the connection of a dying process, and not yet its other sockets.
+    pause: Duration,
+}
+
+impl Default for Vigil {
+    fn default() -> Self {
+        Self { refused: None, pause: KNOCK.0 }
+    }
 }
 
 /// What follows from an answer.
@@ -30,8 +39,11 @@ impl Vigil {
     pub fn answered(&mut self, answer: &Result<(), Answer>, now: Timestamp) -> Next {
         if *answer != Err(Answer::Refused) {
             self.refused = None;
-            return Next::Knock { after: KNOCK.1 };
+            let after = self.pause;
+            self.pause = (after * 2).min(KNOCK.1);
+            return Next::Knock { after };
         }
+        self.pause = KNOCK.0;
         let until = *self.refused.get_or_insert(now) + REFUSED;
         if now >= until {
             return Next::Gone;
@@ -64,7 +76,10 @@ mod tests {
         for other in [Ok(()), Err(Answer::Silent), Err(Answer::NoRoute), Err(failed)] {
             let mut vigil = Vigil::default();
             vigil.answered(&refused, at(0));
-            assert_eq!(vigil.answered(&other, at(1900)), Next::Knock { after: Duration::from_secs(1) }, "{other:?}");
+            for pause in [100, 200, 400, 800, 1000, 1000] {
+                let after = Duration::from_millis(pause);
+                assert_eq!(vigil.answered(&other, at(1900)), Next::Knock { after }, "{other:?}");
+            }
             assert_ne!(vigil.answered(&refused, at(2500)), Next::Gone, "{other:?}");
             assert_ne!(vigil.answered(&refused, at(4499)), Next::Gone, "{other:?}");
             assert_eq!(vigil.answered(&refused, at(4500)), Next::Gone, "{other:?}");
