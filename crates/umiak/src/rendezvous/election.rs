@@ -359,14 +359,15 @@ impl Candidate {
         let nodes = self.key("nodes/");
         let mut nodes = listing.entries.iter().filter(|entry| entry.key.starts_with(&nodes));
         let job = nodes.find_map(|entry| std::str::from_utf8(&entry.value).ok()?.split_once(' ')?.1.parse().ok());
+        // One that has ended leaves the keys of killed nodes until their leases expire.
+        let ended: Option<End> = end.and_then(|entry| serde_json::from_slice(&entry.value).ok());
+        let job = job.filter(|job| ended.is_none_or(|end| end.job != *job));
         // Otherwise, what is there belongs to an earlier one.
         if let (Some(entry), true) = (np, reign.is_some() || job.is_some()) {
             self.compare(entry).await?;
         }
         (self.job, self.has_past) = (job, np.is_some());
-        let (np, end) =
-            (np.and_then(|entry| range(&entry.value)), end.and_then(|entry| serde_json::from_slice(&entry.value).ok()));
-        (self.np, self.end) = (np, end);
+        (self.np, self.end) = (np.and_then(|entry| range(&entry.value)), ended);
         self.step(Event::Seen { key: reign, at: listing.revision.0 });
         self.etcd.watch(&prefix, listing.revision.next()).map_err(|error| error.diagnostic())
     }
@@ -517,9 +518,9 @@ impl Candidate {
         let (key, node, lease, time) = (self.key("coordinator"), self.node_key(), self.lease, self.options.lease);
         let value = self.node_value();
         // Other nodes see both or neither.
-        let with = match self.job {
-            Some(_) => Vec::new(),
-            None => vec![(self.key("np"), words(self.options.range).into_bytes())],
+        let with = match (self.job, self.np) {
+            (Some(_), Some(_)) => Vec::new(),
+            _ => vec![(self.key("np"), words(self.options.range).into_bytes())],
         };
         tokio::spawn(async move {
             let claim = async {
@@ -565,7 +566,11 @@ impl Candidate {
         match claimed {
             Ok((created, lease)) => {
                 self.trouble = None;
-                (self.lease, self.renew_at) = (Some(lease), self.now() + self.options.lease / 6);
+                let is_new = self.lease.replace(lease) != Some(lease);
+                self.renew_at = self.now() + self.options.lease / 6;
+                if is_new {
+                    self.sign();
+                }
                 match created {
                     Created::Created(Revision(revision)) => {
                         self.step(Event::Claimed { reign: Reign { leader, revision }, asked });
