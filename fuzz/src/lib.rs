@@ -54,7 +54,7 @@ pub fn messages() -> Vec<FromAgent> {
     let standing = Standing::new(1, Stage::Interrupted { signal: Some(2), kill: false });
     let join = Join {
         launch: 1,
-        connection: 1,
+        connected: Timestamp::from_micros(3),
         command: 2,
         line: "train.py --lr 0.1".to_owned(),
         address: [10, 0, 0, 1].into(),

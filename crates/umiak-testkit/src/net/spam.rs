@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use umiak_core::machine::round::messages::{Expects, FromAgent, JobKind, Join, Stage, Standing};
-use umiak_core::model::{FIRST_ATTEMPT, JobId};
+use umiak_core::model::{FIRST_ATTEMPT, JobId, Timestamp};
 use umiak_core::wire::Session;
 use umiak_core::wire::auth::Key;
 use umiak_core::wire::frame::Payload;
@@ -84,7 +84,7 @@ fn message(stranger: Stranger) -> Message {
         }
     };
     let join = Join {
-        connection: 0,
+        connected: Timestamp::default(),
         launch: 7,
         command: 7,
         line: String::new(),

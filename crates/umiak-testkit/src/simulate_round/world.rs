@@ -293,7 +293,7 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
     let script = &scenario.nodes[node];
     let processes = script.ranks[0].len();
     let join = Join {
-        connection: 0,
+        connected: Timestamp::default(),
         launch: script.launch,
         command: 1,
         line: String::new(),

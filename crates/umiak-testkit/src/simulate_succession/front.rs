@@ -135,10 +135,6 @@ impl World {
     }
 
     fn follow(&mut self, front: usize, reign: Reign) {
-        // One that has given this node up takes it for a new one.
-        if self.fronts[front].reign.is_some_and(|last| last.revision == reign.revision) {
-            self.fronts[front].launch = self.new_launch(front);
-        }
         self.fronts[front].reign = Some(reign);
         self.begin_net(front, reign.leader.at.port(), None);
     }

@@ -79,7 +79,7 @@ impl World {
         let script = &self.scenario.fronts[front];
         let join = Join {
             launch: node.launch,
-            connection: 0,
+            connected: Timestamp::default(),
             command: 1,
             line: String::new(),
             address: Scenario::address(script.host),

@@ -220,6 +220,12 @@ impl Etcd {
         Ok(done.read(answer::seconds)?.map_or(Lease::Expired, |left| Lease::Alive(Duration::from_secs(left))))
     }
 
+    /// Whole seconds that are left to a lease, which is not extended; `None` if it has expired.
+    pub(crate) async fn time_left(&self, lease: LeaseId) -> Result<Option<Duration>, EtcdError> {
+        let done = self.call(&request::time_left(lease), "").await?;
+        Ok(done.read(answer::seconds)?.map(Duration::from_secs))
+    }
+
     /// Ends a lease and deletes its keys; one that is gone is no error.
     pub(crate) async fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError> {
         match self.call(&request::revoke(lease), "").await {

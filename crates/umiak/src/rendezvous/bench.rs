@@ -14,7 +14,7 @@ use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::messages::{Expects, JobKind, Join, NodeProcess, Offer, Stage, Standing};
-use umiak_core::model::{Device, DeviceKind, FIRST_ATTEMPT, JobId, Port};
+use umiak_core::model::{Device, DeviceKind, FIRST_ATTEMPT, JobId, Port, Timestamp};
 use umiak_core::wire::auth::Key;
 use umiak_sys::wait::{Waker, readable};
 
@@ -334,7 +334,7 @@ impl Job {
             join: Join {
                 // As long as random values.
                 launch: launch.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-                connection: 0,
+                connected: Timestamp::default(),
                 command: 0x9e37_79b9_7f4a_7c15,
                 line: String::new(),
                 address: IpAddr::V4(Ipv4Addr::new(10, 128, high, low)),

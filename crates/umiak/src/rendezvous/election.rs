@@ -39,6 +39,10 @@ use crate::etcd::{Created, Etcd, EtcdError, Lease, Limits, Replaced, Watch, Watc
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// Time between two attempts to watch the keys again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// A coordinator that lives renews its lease this often.
+const RENEWED: Duration = Duration::from_secs(1);
+/// How often a lease is read, every tenth of that, until it is clear whether it is renewed.
+const WITNESS: u32 = 12;
 /// Wait when nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -454,13 +458,14 @@ impl Candidate {
         }));
     }
 
-    /// Frees the key of a coordinator that is dead.
+    /// Frees the key of a coordinator that is dead: connections to it are refused, and its lease is not renewed.
     fn evict(&self, reign: Reign) {
-        info!(revision = reign.revision, at = %reign.leader.at, "nothing of the coordinator runs anymore");
-        let (etcd, key) = (self.etcd.clone(), self.key("coordinator"));
+        info!(revision = reign.revision, at = %reign.leader.at, "connections to the coordinator are refused");
+        let (etcd, key, lease) = (self.etcd.clone(), self.key("coordinator"), self.options.lease);
         tokio::spawn(async move {
-            if let Err(error) = etcd.delete_created(&key, Revision(reign.revision)).await {
-                debug!(?error, "the key of the coordinator is not freed");
+            match evict(&etcd, &key, Revision(reign.revision), lease).await {
+                Ok(is_free) => info!(is_free, "the key of the coordinator"),
+                Err(error) => debug!(?error, "the key of the coordinator is not freed"),
             }
         });
     }
@@ -620,7 +625,10 @@ impl Candidate {
         if !is_due {
             return;
         }
-        (self.renewing, self.renew_at) = (true, now + self.options.lease / 6);
+        // Other nodes see soon that a coordinator is dead.
+        let interval = self.options.lease / 6;
+        let interval = if self.is_leading { interval.min(RENEWED) } else { interval };
+        (self.renewing, self.renew_at) = (true, now + interval);
         let (etcd, inputs, asked) = (self.etcd.clone(), self.inputs.clone(), now);
         let (node, lease, time) = (self.node_key(), self.lease, self.options.lease);
         let value = self.node_value();
@@ -649,6 +657,7 @@ impl Candidate {
     fn lead(&mut self, reign: Reign) {
         info!(revision = reign.revision, at = %reign.leader.at, "coordinator");
         (self.looking, self.is_leading) = (None, true);
+        self.renew_at = self.renew_at.min(self.now() + RENEWED);
         let is_new = self.job.is_none();
         self.belong(reign.leader.job);
         let listener = self.listener.take().expect("it was bound for the claim");
@@ -759,6 +768,24 @@ impl Candidate {
             debug!(?error, "keys are left in etcd until their leases expire");
         }
     }
+}
+
+/// Deletes the key that was created at this revision, unless its lease is renewed: then it is this node that does not
+/// reach the coordinator. Returns whether it is gone.
+async fn evict(etcd: &Etcd, key: &str, created: Revision, lease: Duration) -> Result<bool, EtcdError> {
+    for _ in 0..WITNESS {
+        let Some(entry) = etcd.get(key).await?.filter(|entry| entry.created == created) else { return Ok(true) };
+        let left = match entry.lease {
+            Some(lease) => etcd.time_left(lease).await?,
+            None => None,
+        };
+        // Whole seconds are left, rounded down.
+        if left.is_none_or(|left| left + 3 * RENEWED <= lease) {
+            return etcd.delete_created(key, created).await;
+        }
+        sleep(RENEWED / 10).await;
+    }
+    Ok(false)
 }
 
 /// A lease for this node, with its key.

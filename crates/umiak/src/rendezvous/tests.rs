@@ -19,7 +19,7 @@ use umiak_core::machine::round::messages::{
     Answer, Decision, Expects, FromAgent, JobKind, Join, Loss, NodeProcess, Offer, RankPlace, Refusal, Stage, Standing,
     Start, Told, Why,
 };
-use umiak_core::model::{Exit, FIRST_ATTEMPT, JobId, Port, Rank};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, JobId, Port, Rank, Timestamp};
 use umiak_core::wire::Session;
 use umiak_core::wire::auth::Key;
 use umiak_core::wire::frame::{Frame, Payload, read_message};
@@ -79,7 +79,7 @@ impl Job {
             host: None,
             join: Join {
                 launch,
-                connection: 0,
+                connected: Timestamp::default(),
                 command: 7,
                 line: String::new(),
                 address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),

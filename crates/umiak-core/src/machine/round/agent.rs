@@ -283,7 +283,7 @@ impl Agent {
             return;
         }
         self.link = Link::Up { joined: now, heard: now, welcome: false };
-        self.join.connection += 1;
+        self.join.connected = now;
         self.next_beat = now + self.limits.beat();
         self.refused = None;
         effects.push(Effect::Send(FromAgent::Join(Box::new(self.join.clone()))));

@@ -332,9 +332,9 @@ impl Coordinator {
         matches!(self.phase, Phase::Gathering { .. }) && (self.attempt == FIRST_ATTEMPT || self.is_elastic())
     }
 
-    /// True for the connection of a node that was admitted.
+    /// True for the connection of a node that was admitted, or will be when the node beside the coordinator is here.
     pub fn has_joined(&self, link: Link) -> bool {
-        self.by_link(link).is_some()
+        self.by_link(link).is_some() || self.early.iter().any(|(early, ..)| *early == link)
     }
 
     fn by_link(&self, link: Link) -> Option<usize> {

@@ -42,8 +42,8 @@ pub enum FromAgent {
 pub struct Join {
     /// Random number of this start of umiak on this node: tells a reconnecting node from a second job.
     pub launch: u64,
-    /// Counts the connections of this launch: an earlier one may arrive after a later one.
-    pub connection: u32,
+    /// When this connection was made, by the clock of the agent: an earlier one may arrive after a later one.
+    pub connected: Timestamp,
     /// Hash of the script and its arguments, equal on all nodes of one job.
     pub command: u64,
     /// The same as displayed, without secrets.

@@ -42,7 +42,7 @@ fn ready(attempt: u32, processes: u16) -> Standing {
 
 fn join(last: u8, expects: &Expects) -> Join {
     Join {
-        connection: 1,
+        connected: at(1),
         launch: u64::from(last),
         command: 1,
         line: String::new(),

@@ -97,6 +97,11 @@ pub fn grant(lease: LeaseId, seconds: u64) -> Request {
 }
 
 /// A stream with one answer.
+/// The time that is left to a lease, which is not extended.
+pub fn time_left(lease: LeaseId) -> Request {
+    Request::new("/v3/lease/timetolive", &json!({ "ID": lease.0.to_string() }))
+}
+
 pub fn keep_alive(lease: LeaseId) -> Request {
     Request::new("/v3/lease/keepalive", &json!({ "ID": lease.0.to_string() }))
 }

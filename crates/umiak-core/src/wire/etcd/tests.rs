@@ -51,6 +51,7 @@ fn requests() {
             r#"{"compare":[{"key":"Zm9v","target":"MOD","result":"EQUAL","mod_revision":"7"}],"success":[{"request_put":{"key":"Zm9v","value":"YmFy"}}],"failure":[{"request_range":{"key":"Zm9v"}}]}"#,
         ),
         (request::grant(lease, 10), "/v3/lease/grant", r#"{"ID":"4","TTL":"10"}"#),
+        (request::time_left(lease), "/v3/lease/timetolive", r#"{"ID":"4"}"#),
         (request::keep_alive(lease), "/v3/lease/keepalive", r#"{"ID":"4"}"#),
         (
             request::watch("/a/", Revision(8)),

@@ -81,7 +81,7 @@ fn from_agent() -> Vec<FromAgent> {
         messages.push(FromAgent::Standing(standing.clone()));
         for expects in [list(), count()] {
             messages.push(FromAgent::Join(Box::new(Join {
-                connection: u32::MAX,
+                connected: Timestamp::from_micros(u64::MAX),
                 launch: u64::MAX,
                 command: 1,
                 line: "train.py".to_owned(),

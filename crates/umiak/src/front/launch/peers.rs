@@ -22,7 +22,7 @@ use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::messages::{
     Expects, JobKind, Join, NodeCommand, NodeName, Refusal, Stage, Standing, Start, Why,
 };
-use umiak_core::model::{Endpoint, FIRST_ATTEMPT, Nodes, OutputMode, Port, StoreHost};
+use umiak_core::model::{Endpoint, FIRST_ATTEMPT, Nodes, OutputMode, Port, StoreHost, Timestamp};
 use umiak_core::plan::paddle_lines::copy_to_others;
 use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
@@ -117,7 +117,7 @@ impl Recipe {
         let request = &self.spec.request;
         let join = Join {
             launch,
-            connection: 0,
+            connected: Timestamp::default(),
             command: nodes::command_hash(&request.command),
             line: nodes::command_line(&request.command),
             address: self.address,

@@ -233,13 +233,6 @@ impl Peers {
     /// Another node is the coordinator.
     fn follow(&mut self, reign: Reign) -> Result<(), Diagnostic> {
         let Some(candidacy) = &mut self.candidacy else { return Ok(()) };
-        // One that has given this node up takes it for a new one.
-        if candidacy.reign.is_some_and(|last| last.revision == reign.revision) {
-            let launch = fastrand::u64(1..);
-            let nodes = candidacy.start.iter_mut().flat_map(|start| &mut start.nodes);
-            nodes.filter(|node| node.launch == candidacy.launch).for_each(|node| node.launch = launch);
-            candidacy.launch = launch;
-        }
         candidacy.reign = Some(reign);
         let target = Target::Address(reign.leader.at);
         self.net = Some(self.recipe.connect(target, None, candidacy.launch, candidacy.ready.clone())?);

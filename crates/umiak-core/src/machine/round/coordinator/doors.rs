@@ -98,7 +98,7 @@ impl Coordinator {
 
     /// Handles a reconnected node: repeats the messages that it may have missed.
     pub(super) fn rejoined(&mut self, node: usize, link: Link, join: Join, now: Timestamp, effects: &mut Vec<Effect>) {
-        if join.connection < self.nodes[node].join.connection {
+        if join.connected < self.nodes[node].join.connected {
             return effects.push(Effect::Close { link });
         }
         if self.is_elastic() && self.turns_back(node, link, &join, now, effects) {
@@ -108,7 +108,7 @@ impl Coordinator {
         if let Some(old) = place.link.replace(link).filter(|old| *old != link) {
             effects.push(Effect::Close { link: old });
         }
-        place.join.connection = join.connection;
+        place.join.connected = join.connected;
         (place.heard, place.down) = (now, None);
         effects.push(Effect::Send { links: vec![link], message: ToAgent::Welcome });
         // It may have missed the decision on the previous attempt. In an elastic job, a node that is ready accepts any

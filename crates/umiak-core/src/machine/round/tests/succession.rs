@@ -284,8 +284,8 @@ fn a_coordinator_whose_node_never_joined_hands_over() {
 #[test]
 fn an_earlier_connection_that_arrives_late_is_closed() {
     let (mut round, _) = running(over_etcd(None));
-    let back = Join { connection: 3, standing: Standing::new(1, Stage::Running), ..join(2, &range()) };
-    let late = Join { connection: 2, standing: ready(1, 2), ..join(2, &range()) };
+    let back = Join { connected: at(3), standing: Standing::new(1, Stage::Running), ..join(2, &range()) };
+    let late = Join { connected: at(2), standing: ready(1, 2), ..join(2, &range()) };
     round.step(Event::Joined { link: 12, join: Box::new(back), source: None });
     let effects = round.step(Event::Joined { link: 13, join: Box::new(late), source: None });
     assert_eq!(effects, [Effect::Close { link: 13 }]);
