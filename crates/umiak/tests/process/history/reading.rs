@@ -342,8 +342,9 @@ fn several_nodes() {
     }
     for words in ["trainer-3", "3"] {
         let text = runs.err(&format!("logs 1 {words}"), 125);
-        let expected = "error[J0009]: `trainer-3` ran on node 10.0.0.2; its log is on that node\nhint: `--gather-logs`";
-        assert!(text.starts_with(expected), "{text}");
+        let expected =
+            "error[J0009]: `trainer-3` ran on node 10.0.0.2; its log is on that node\nhint: let all nodes use";
+        assert!(text.starts_with(expected) && text.contains("`--gather-logs` copies"), "{text}");
     }
     assert!(runs.err("logs 1 4", 2).contains("  ranks  0 to 3\n"));
     for (line, out, notice) in [
