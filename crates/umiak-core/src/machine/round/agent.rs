@@ -130,7 +130,6 @@ enum Link {
     },
     Trying,
     Up {
-        joined: Timestamp,
         heard: Timestamp,
         /// True once the coordinator has accepted this node on this connection.
         welcome: bool,
@@ -265,7 +264,7 @@ impl Agent {
     /// When another connection may reach the coordinator sooner than this one. A merely slow one is kept: what is on its
     /// way would be lost with it.
     fn second_due(&self) -> Option<Timestamp> {
-        let (Link::Up { heard, welcome: true, .. }, Second::Waiting { until }) = (self.link, self.second) else {
+        let (Link::Up { heard, welcome: true }, Second::Waiting { until }) = (self.link, self.second) else {
             return None;
         };
         Some(until.max(heard + self.limits.second()))
@@ -282,7 +281,7 @@ impl Agent {
         if !self.end_second() && self.link != Link::Trying {
             return;
         }
-        self.link = Link::Up { joined: now, heard: now, welcome: false };
+        self.link = Link::Up { heard: now, welcome: false };
         self.join.connected = now;
         self.next_beat = now + self.limits.beat();
         self.refused = None;
@@ -338,9 +337,9 @@ impl Agent {
         }
         match message {
             ToAgent::Welcome => {
-                if let Link::Up { welcome, joined, .. } = &mut self.link {
+                if let Link::Up { welcome, .. } = &mut self.link {
                     *welcome = true;
-                    self.answered = self.answered.max(*joined);
+                    self.answered = self.answered.max(self.join.connected);
                 }
                 self.welcomed = true;
                 self.pause = RETRY.0;
