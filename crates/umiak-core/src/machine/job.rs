@@ -66,6 +66,8 @@ pub struct Machine {
     order: u64,
     /// When the whole job was restarted.
     restarts: Past,
+    /// How many attempts ended because the members of an elastic job changed: they are not limited.
+    changes: u32,
     /// Total time under earlier supervisors.
     supervised: Duration,
     /// A waiting replica may have become due.
@@ -103,6 +105,7 @@ impl Machine {
             attempt: FIRST_ATTEMPT,
             order: 0,
             restarts: Past::default(),
+            changes: 0,
             supervised: Duration::ZERO,
             look_for_starts: false,
             armed: BTreeSet::new(),
@@ -148,6 +151,16 @@ impl Machine {
             self.renew();
         }
         self
+    }
+
+    /// Sets how many attempts before this one ended because the members of an elastic job changed.
+    pub fn set_changes(&mut self, changes: u32) {
+        self.changes = changes;
+    }
+
+    /// The most attempts that this job can have, if there is a limit.
+    pub fn most_attempts(&self) -> Option<u32> {
+        self.job.policy.restart.attempts()?.checked_add(self.changes)
     }
 
     /// Observes transitions, for coverage tests.

@@ -178,11 +178,10 @@ impl JobRun {
     /// `attempt 1 of 3`, if a launched job can have several.
     pub(crate) fn attempt_words(&self) -> Option<String> {
         let attempt = self.machine.attempt();
-        match self.plan.job.policy.restart.attempts() {
+        match self.machine.most_attempts() {
             _ if self.plan.is_document() => None,
             Some(1) => None,
-            // Changes of members are no failures.
-            Some(attempts) => Some(format!("attempt {attempt} of {}", attempts + self.plan.topology().changes)),
+            Some(attempts) => Some(format!("attempt {attempt} of {attempts}")),
             None => Some(format!("attempt {attempt}")),
         }
     }

@@ -63,7 +63,7 @@ impl Machine {
         let blame = self.class().blame();
         let attempt = self.attempt + 1;
         // The budget does not include restarts after platform failures.
-        let of = policy.attempts().filter(|_| blame == Blame::User && self.restarts.of(Blame::Platform).is_empty());
+        let of = self.most_attempts().filter(|_| blame == Blame::User && self.restarts.of(Blame::Platform).is_empty());
         let delay_micros = delay.as_micros() as u64;
         let cause = self.decisive().map(|cause| cause.subject.replica.clone());
         effects.push(Effect::Record(match self.change() {

@@ -417,6 +417,18 @@ mod restarts {
     }
 
     #[test]
+    fn changes_of_members_are_not_limited() {
+        let mut story = story(2);
+        story.machine.set_changes(5);
+        let effects = fail(&mut story, 1, code(7));
+        let of = effects.iter().find_map(|effect| match effect {
+            Effect::Record(Fact::Restarting { of, .. }) => Some(*of),
+            _ => None,
+        });
+        assert_eq!(of, Some(Some(8)));
+    }
+
+    #[test]
     fn a_failed_group_starts_again_as_a_whole_until_the_budget_is_spent() {
         let mut story = story(2);
         for attempt in 1..=2 {

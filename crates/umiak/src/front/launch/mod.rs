@@ -236,6 +236,7 @@ fn nodes_in_etcd(request: &Request) -> Option<NodeCount> {
 fn machine(spec: &LaunchSpec, plan: &Plan, is_shared: bool) -> Machine {
     let machine = Machine::new(plan.job.clone(), code_style(spec), fastrand::u64(..));
     let mut machine = machine.ranks_from(plan.first_rank()).numbered(plan.numbers()).joining_at(plan.attempt);
+    machine.set_changes(plan.topology().changes);
     restart::expect_elsewhere(&mut machine, plan);
     if is_shared {
         machine.share();

@@ -112,6 +112,7 @@ impl LaunchDoor {
         (core.job.plan, self.run, self.relay) = (Arc::new(plan), run, relay);
         self.late_files = prepare::write_late_files(&self.inventory, &core.job.plan);
         core.job.machine.rename(core.job.plan.first_rank(), core.job.plan.numbers());
+        core.job.machine.set_changes(core.job.plan.topology().changes);
         expect_elsewhere(&mut core.job.machine, &core.job.plan);
         core.job.now.begin_attempt();
         (self.why, self.places) = (None, Vec::new());
