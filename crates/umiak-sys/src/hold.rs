@@ -46,6 +46,30 @@ fn lock(file: &File, how: libc::c_int) -> io::Result<bool> {
     }
 }
 
+/// Marks an open file or directory with a number, as long as it is open here or in a process that inherits it. Any number
+/// of processes may have the same mark, and no file is written. True if another process has marked it with another number.
+pub fn mark(file: &File, number: u64) -> io::Result<bool> {
+    // Offsets are positive, and a range ends before the last one.
+    let number = (number % (i64::MAX as u64 - 2)) as i64 + 1;
+    let lock = |command, kind: libc::c_int, start, length| {
+        // SAFETY: `flock` is plain data, for which zeros are valid.
+        let mut range: libc::flock = unsafe { std::mem::zeroed() };
+        range.l_type = kind as libc::c_short;
+        (range.l_start, range.l_len) = (start, length);
+        // SAFETY: the descriptor is open as long as the borrow, and the range lives on this frame.
+        if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut range) } == 0 {
+            Ok(range.l_type != libc::F_UNLCK as libc::c_short)
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    };
+    // A mark is a shared lock on one byte, which need not exist.
+    lock(libc::F_OFD_SETLK, libc::F_RDLCK, number, 1)?;
+    let is_other = |start, length| lock(libc::F_OFD_GETLK, libc::F_WRLCK, start, length);
+    // A length of 0 is up to the end.
+    Ok(is_other(0, number)? || is_other(number + 1, 0)?)
+}
+
 /// The id of the current boot.
 pub fn boot_id() -> String {
     read_small("/proc/sys/kernel/random/boot_id").map_or_else(String::new, |id| id.trim().to_owned())
@@ -94,6 +118,26 @@ mod tests {
         let third = file.reopen().unwrap();
         assert!(try_shared(&third).unwrap() && !is_held(&third).unwrap(), "shared locks exclude only an exclusive one");
         assert!(!try_exclusive(&file.reopen().unwrap()).unwrap());
+    }
+
+    #[test]
+    fn marks_of_others_are_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || File::open(directory.path()).unwrap();
+        let (one, same, other) = (open(), open(), open());
+        assert!(!mark(&one, 7).unwrap());
+        assert!(!mark(&same, 7).unwrap(), "the same mark");
+        assert!(mark(&other, 8).unwrap());
+        assert!(mark(&one, 7).unwrap(), "seen by the first one too");
+        let inherited = one.try_clone().unwrap();
+        drop((one, same));
+        assert!(mark(&other, 8).unwrap());
+        drop(inherited);
+        assert!(!mark(&other, 8).unwrap());
+        for number in [0, 1, u64::MAX, i64::MAX as u64] {
+            assert!(!mark(&open(), number).unwrap() || number != 8);
+        }
+        assert!(mark(&open(), u64::MAX).unwrap());
     }
 
     #[test]

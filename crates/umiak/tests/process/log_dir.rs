@@ -203,6 +203,12 @@ fn nodes_share() {
     let logs = sandbox.list("shared");
     assert_eq!(logs.iter().filter(|name| name.starts_with("workerlog")).count(), 2, "{logs:?}");
     assert_eq!(sandbox.read("shared/workerlog.0"), "both\n");
+    // So does another job on the same nodes, before it starts.
+    let other = cluster.launch_all(&format!("--ips $IPS --job_id other {flags}"), &["*:print other"]);
+    for outcome in other.into_iter().map(Running::finish_unchecked) {
+        outcome.expect_code(0).expect_err("is in use by another launch");
+    }
+    assert_eq!(sandbox.read("shared/workerlog.0"), "both\n");
     cluster.go();
     for outcome in finish(nodes) {
         outcome.expect_code(0);

@@ -2,18 +2,20 @@
 //! their lines.
 //!
 //! The lock is on the directory itself: it leaves no file behind, and ends with the launch and its guardian. Nodes of one
-//! job may share a directory, since their files are named by global rank: they take a shared lock, launches on one node
-//! an exclusive one. On a file system without directory locks (NFS), a launch runs without the lock.
+//! job may share a directory, since their files are named by global rank: they take a shared lock and mark it with their
+//! job, launches on one node take an exclusive one. On a file system without directory locks (NFS), a launch runs without
+//! the lock.
 
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::model::Nodes;
-use umiak_core::plan::Plan;
-use umiak_sys::files::{self, Contents};
+use umiak_core::formats::launch::LaunchSpec;
+use umiak_core::model::{Nodes, Port};
+use umiak_sys::files;
 use umiak_sys::hold;
 
 use crate::engine::Engine;
@@ -37,33 +39,20 @@ impl LogDirLock {
             engine.keep(file.as_fd());
         }
     }
-
-    /// Locks the first log file of this node. Another job on several nodes also has a shared lock on the directory;
-    /// this lock detects it.
-    pub(super) fn take_first_log(&mut self, plan: &Plan) -> Result<(), Diagnostic> {
-        let Some(log) = plan.replicas.iter().find_map(|replica| replica.log.as_ref()) else { return Ok(()) };
-        let Ok(file) = files::open(&log.path, Contents::Append, files::READABLE) else { return Ok(()) };
-        if hold::try_exclusive(&file).unwrap_or(true) {
-            self.held.push(file);
-            return Ok(());
-        }
-        let message = format!("`{}` is in use by another launch", log.path.display());
-        Err(Diagnostic::error(Code::L0014, message).hint("give each launch its own directory with `--log_dir`"))
-    }
 }
 
 /// Makes the log directory and locks it. If another launch uses it, this launch gets a directory below it.
 pub(super) fn take(around: &mut Around<'_>, outline: &mut Outline) -> Result<LogDirLock, Diagnostic> {
-    let several = !matches!(around.spec.request.nodes, Nodes::One);
+    let shared = mark(&around.spec);
     preparing::at(&outline.log_dir);
     secrets::show(&outline.log_dir);
     make(&outline.log_dir)?;
-    if let Some(lock) = lock(&outline.log_dir, several) {
+    if let Some(lock) = lock(&outline.log_dir, shared) {
         return Ok(lock);
     }
     let name = around.run_name().unwrap_or_else(|| format!("launch-{}", std::process::id()));
     let in_use = shown(&around.spec.request.logs.dir);
-    let (name, lock) = take_below(&outline.log_dir, &name, several)?;
+    let (name, lock) = take_below(&outline.log_dir, &name, shared)?;
     outline.log_dir.push(&name);
     let mut spec = (*around.spec).clone();
     spec.request.logs.dir.push(&name);
@@ -76,12 +65,12 @@ pub(super) fn take(around: &mut Around<'_>, outline: &mut Outline) -> Result<Log
 }
 
 /// Makes a directory for this launch alone. Launches with different homes, or on different hosts, may have the same name.
-fn take_below(path: &Path, first: &str, several: bool) -> Result<(String, LogDirLock), Diagnostic> {
+fn take_below(path: &Path, first: &str, shared: Option<u64>) -> Result<(String, LogDirLock), Diagnostic> {
     let (mut name, mut number) = (first.to_owned(), 1);
     loop {
         let below = path.join(&name);
         files::make_own_directory(&below).map_err(|error| log_dir_error(&below, &error))?;
-        if let Some(lock) = lock(&path.join(&name), several) {
+        if let Some(lock) = lock(&path.join(&name), shared) {
             return Ok((name, lock));
         }
         number += 1;
@@ -93,10 +82,26 @@ fn make(path: &Path) -> Result<(), Diagnostic> {
     files::make_directory(path).map_err(|error| log_dir_error(path, &error))
 }
 
+/// The mark of a job on several nodes: the same on all of them, whatever name each has for the first one.
+fn mark(spec: &LaunchSpec) -> Option<u64> {
+    let port = match &spec.request.nodes {
+        Nodes::One => return None,
+        Nodes::Master { port, .. } => Some(*port),
+        Nodes::List { .. } | Nodes::Auto { .. } => spec.own.rdzv_port,
+        Nodes::Etcd { .. } => None,
+    };
+    let mut hasher = DefaultHasher::new();
+    (spec.request.job_id.as_str(), port.map(Port::get)).hash(&mut hasher);
+    Some(hasher.finish())
+}
+
 /// `None` if another launch holds the lock.
-fn lock(path: &Path, several: bool) -> Option<LogDirLock> {
+fn lock(path: &Path, shared: Option<u64>) -> Option<LogDirLock> {
     let Ok(directory) = File::open(path) else { return Some(LogDirLock::default()) };
-    let taken = if several { hold::try_shared(&directory) } else { hold::try_exclusive(&directory) };
+    let taken = match shared {
+        Some(mark) => hold::try_shared(&directory).and_then(|is_taken| Ok(is_taken && !hold::mark(&directory, mark)?)),
+        None => hold::try_exclusive(&directory),
+    };
     match taken {
         Ok(true) => Some(LogDirLock { held: vec![directory] }),
         Ok(false) => None,

@@ -465,7 +465,7 @@ fn complete(
     share: Share,
     start: Option<&Start>,
 ) -> Result<Completed, Diagnostic> {
-    let Taken { outline, mut log_dir, shared, directory } = taken;
+    let Taken { outline, log_dir, shared, directory } = taken;
     let (mut plan, run) = outline.complete(spec, inventory, share, directory, start);
     talk(spec).console(&plan)?;
     plan.notices.extend(shared);
@@ -478,9 +478,6 @@ fn complete(
         notices = plan.notices.len(),
         "planned"
     );
-    if !matches!(spec.request.nodes, Nodes::One) && spec.request.torch.is_none() {
-        log_dir.take_first_log(&plan)?;
-    }
     prepare::write_files(&spec.request, inventory, &mut plan)?;
     let pod_log = open_pod_log(&spec.request, inventory, &plan)?;
     Ok(Completed { plan, run, log_dir, pod_log })
