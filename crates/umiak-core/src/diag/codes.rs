@@ -245,8 +245,8 @@ register! {
         "etcd rejected a request for a reason that has no code of its own. The message quotes it.";
     R0038, 2, "invalid settings for etcd",
         "An address of etcd is invalid, or a file with certificates or a key cannot be used. The message names the setting.";
-    R0039, 0, "no job of this id in etcd",
-        "`scale` changes the number of nodes of an elastic job, and etcd has no number for this job id. Nothing was changed, as in Paddle. Check `--job_id`, and that the job runs.";
+    R0039, 2, "no job of this id in etcd",
+        "`scale` changes the number of nodes of an elastic job, and etcd has no number for this job id. Nothing was changed. Check `--job_id`, and that the job runs.";
     R0040, 2, "the number of nodes differs from the one in etcd",
         "A job with this id runs, and its number of nodes in etcd is another one than on this node's command line. Use the same number on every node. `--scale N` changes the number in etcd by N, `--force true` replaces it.";
     R0041, 123, "no coordinator was elected",

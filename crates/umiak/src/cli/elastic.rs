@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::elastic::{Action, Command, HELP, Parsed, parse};
 
-use super::{fail, print, tell};
+use super::{fail, print};
 use crate::etcd::{Etcd, EtcdError, Replaced};
 use crate::log;
 use crate::network;
@@ -21,17 +21,13 @@ pub(super) fn run(words: &[OsString]) -> ExitCode {
         return fail(&[diagnostic]);
     }
     match perform(&command) {
-        Ok(notice) => {
-            tell(notice.as_slice());
-            // Paddle's own line.
-            print(&format!("action {} done\n", command.action.name()))
-        }
+        // Paddle's own line.
+        Ok(()) => print(&format!("action {} done\n", command.action.name())),
         Err(diagnostic) => fail(&[diagnostic]),
     }
 }
 
-/// Changes the keys; returns what the user should know.
-fn perform(command: &Command) -> Result<Option<Diagnostic>, Diagnostic> {
+fn perform(command: &Command) -> Result<(), Diagnostic> {
     let told = |error: EtcdError| error.diagnostic();
     let etcd = Etcd::new(command.etcd.clone()).map_err(told)?;
     let network = network::handle().map_err(|error| told(error.into()))?;
@@ -42,9 +38,12 @@ fn perform(command: &Command) -> Result<Option<Diagnostic>, Diagnostic> {
                     refuse_running(&etcd, command).await?;
                 }
                 etcd.delete_tree(&command.root).await.map_err(told)?;
-                Ok(None)
+                Ok(())
             }
-            Action::Scale { nodes } => scale(&etcd, command, nodes).await.map_err(told),
+            Action::Scale { nodes } => {
+                let is_there = scale(&etcd, command, nodes).await.map_err(told)?;
+                if is_there { Ok(()) } else { Err(no_job(command)) }
+            }
         }
     })
 }
@@ -60,17 +59,21 @@ async fn refuse_running(etcd: &Etcd, command: &Command) -> Result<(), Diagnostic
     }
 }
 
-/// Changes a number that is there: a key without a job would stay for ever.
-async fn scale(etcd: &Etcd, command: &Command, nodes: u32) -> Result<Option<Diagnostic>, EtcdError> {
+/// Changes a number that is there: a key without a job would stay for ever. False if there is none.
+async fn scale(etcd: &Etcd, command: &Command, nodes: u32) -> Result<bool, EtcdError> {
     let key = command.nodes_key();
     let mut found = etcd.get(&key).await?;
     while let Some(entry) = found {
         match etcd.replace(&key, entry.modified, nodes.to_string().as_bytes(), entry.lease).await? {
-            Replaced::Replaced(_) => return Ok(None),
+            Replaced::Replaced(_) => return Ok(true),
             Replaced::Changed(other) => found = other,
         }
     }
-    let message = format!("etcd has no number of nodes for the job `{}`; nothing was changed", command.job);
-    let notice = Diagnostic::notice(Code::R0039, message).row("key", key);
-    Ok(Some(notice.hint("check `--job_id`, and that the job runs")))
+    Ok(false)
+}
+
+fn no_job(command: &Command) -> Diagnostic {
+    Diagnostic::error(Code::R0039, format!("there is no job `{}` in etcd; nothing was changed", command.job))
+        .row("key", command.nodes_key())
+        .hint("check `--job_id`, and that the job runs")
 }

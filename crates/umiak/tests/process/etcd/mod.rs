@@ -64,10 +64,11 @@ fn scale() {
 fn scale_without_a_job() {
     let (sandbox, cluster) = (Sandbox::new(), Cluster::start(1));
     let outcome = elastic(&sandbox, &format!("--elastic_server {} --job_id job1 --np 2 scale", cluster.address(0)));
-    outcome.expect_code(0).expect_out("action scale done\n");
+    outcome.expect_code(2);
+    assert_eq!(outcome.out(), "");
     assert_eq!(
         outcome.err(),
-        "notice[R0039]: etcd has no number of nodes for the job `job1`; nothing was changed\n  key  /paddle/job1/np\nhint: check `--job_id`, and that the job runs\n"
+        "error[R0039]: there is no job `job1` in etcd; nothing was changed\n  key  /paddle/job1/np\nhint: check `--job_id`, and that the job runs\n"
     );
     assert_eq!(get(&cluster, NP), None);
 }
