@@ -149,9 +149,9 @@ impl Etcd {
         Ok(self.call(&request::delete(key), key).await?.read(answer::deleted)? > 0)
     }
 
-    /// Deletes a key that was created at this revision; false if it is not there anymore.
-    pub(crate) async fn delete_created(&self, key: &str, created: Revision) -> Result<bool, EtcdError> {
-        Ok(self.call(&request::delete_created(key, created), key).await?.read(answer::deleted)? > 0)
+    /// Deletes a key that has not changed since `expected`; false if it has, or is gone.
+    pub(crate) async fn delete_unchanged(&self, key: &str, expected: Revision) -> Result<bool, EtcdError> {
+        Ok(self.call(&request::delete_unchanged(key, expected), key).await?.read(answer::deleted)? > 0)
     }
 
     /// Deletes a key and all keys below it, and returns their number.

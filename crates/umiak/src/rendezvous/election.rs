@@ -8,6 +8,8 @@
 //! | `ROOT/np` | the number of nodes, or the range | – |
 //! | `ROOT` | 0 while the job runs, 1 once it is over | 10 minutes from then on |
 //! | `ROOT/end` | [`End`] | 10 minutes |
+//!
+//! [Farewell](super::farewell) has what a node that ends leaves behind.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -16,7 +18,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
@@ -30,14 +31,13 @@ use umiak_core::wire::etcd::{self as wire, KeyValue, LeaseId, Revision, request}
 use umiak_sys::protocol::LastWords;
 use umiak_sys::wait::Waker;
 
+use super::farewell::{End, Farewell};
 use super::vigil::{self, Task};
 use super::{bind, door};
 use crate::clock::Clock;
 use crate::etcd::{Created, Etcd, EtcdError, Lease, Limits, Replaced, Watch, WatchNews};
 
-/// How long etcd remembers that a job is over, for nodes that have not heard it.
-const REMEMBERED: Duration = Duration::from_secs(600);
-/// Time between two attempts to watch the keys again.
+/// Time between two attempts to watch the keys again, or to end a lease.
 const AGAIN: Duration = Duration::from_secs(1);
 /// A coordinator that lives renews its lease this often.
 const RENEWED: Duration = Duration::from_secs(1);
@@ -61,16 +61,9 @@ pub(crate) struct ElectionOptions {
     pub(crate) range: (u32, u32),
     /// Longest wait for a coordinator.
     pub(crate) patience: Duration,
+    /// How long ranks of a node may run after it was lost.
+    pub(crate) linger: Duration,
     pub(crate) clock: Clock,
-}
-
-/// How a job ended, for nodes that have not heard it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct End {
-    /// Tells it from other jobs of the same name.
-    job: u64,
-    pub(crate) outcome: Outcome,
-    pub(crate) code: u8,
 }
 
 /// A message to the front.
@@ -124,16 +117,23 @@ enum Input {
     Knocked(u64),
     /// Nothing of the coordinator of this revision runs anymore.
     Vanished(u64),
-    /// The last order; the job has ended for all nodes, if it is the coordinator that says so.
-    Finish {
-        end: Option<(Outcome, u8)>,
-    },
+    /// The last order.
+    Finish(Ending),
     /// The front is gone without a word; the lease expires.
     Gone,
     Watched(WatchNews),
     Claimed(Result<(Created, LeaseId), EtcdError>, Leader, Timestamp),
     /// The lease that was renewed, if it is no new one.
     Renewed(Option<LeaseId>, Result<(LeaseId, Lease), EtcdError>, Timestamp),
+}
+
+/// What a node knows when it ends.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// How the job has ended, if it has for all nodes.
+    pub(crate) end: Option<(Outcome, u8)>,
+    /// The launch ids of the nodes of the last attempt; `None` if this node has heard of none.
+    pub(crate) members: Option<Vec<u64>>,
 }
 
 /// The front's handle.
@@ -210,9 +210,9 @@ impl Election {
         self.reports.try_iter().collect()
     }
 
-    /// Leaves the job in etcd: its keys go at once. `end` is for the coordinator of a job that is over.
-    pub(crate) fn finish(self, end: Option<(Outcome, u8)>, patience: Duration) {
-        let _ = self.inputs.send(Input::Finish { end });
+    /// Leaves the job in etcd: its keys go at once.
+    pub(crate) fn finish(self, ending: Ending, patience: Duration) {
+        let _ = self.inputs.send(Input::Finish(ending));
         let _ = self.ended.recv_timeout(patience);
     }
 }
@@ -291,7 +291,7 @@ impl Candidate {
             Ok(watch) => watch,
             Err(diagnostic) => {
                 self.reporter.tell(ElectionReport::Failed(Box::new(diagnostic)));
-                return self.finish(None).await;
+                return;
             }
         };
         let (etcd, prefix, inputs) = (self.etcd.clone(), self.key(""), self.inputs.clone());
@@ -303,7 +303,7 @@ impl Candidate {
                 watch = watch_again(&etcd, &prefix, &inputs).await;
             }
         });
-        let end = loop {
+        let ending = loop {
             match timeout(self.wait(), inbox.recv()).await {
                 Ok(Some(Input::Look { launch, lost })) => {
                     self.launch = launch;
@@ -325,7 +325,7 @@ impl Candidate {
                     }
                 }
                 Ok(Some(Input::Vanished(revision))) => self.step(Event::Vanished { revision }),
-                Ok(Some(Input::Finish { end })) => break Some(end),
+                Ok(Some(Input::Finish(ending))) => break Some(ending),
                 Ok(Some(Input::Gone) | None) => break None,
                 Ok(Some(Input::Watched(news))) => self.watched(news),
                 Ok(Some(Input::Claimed(claimed, leader, asked))) => self.claimed(claimed, leader, asked),
@@ -337,8 +337,8 @@ impl Candidate {
             self.lose_patience();
         };
         watching.abort();
-        if let Some(end) = end {
-            self.finish(end).await;
+        if let Some(ending) = ending {
+            self.finish(ending).await;
         }
     }
 
@@ -646,9 +646,16 @@ impl Candidate {
         self.is_leading = false;
         if let Some(lease) = self.lease.take() {
             let etcd = self.etcd.clone();
+            // etcd that was away gives a lease its whole time again: until then no node could lead.
+            let until = self.now() + self.options.patience;
+            let clock = self.options.clock;
             tokio::spawn(async move {
-                if let Err(error) = etcd.revoke(lease).await {
+                while let Err(error) = etcd.revoke(lease).await {
                     debug!(?error, "lease not revoked");
+                    if clock.now() >= until {
+                        break;
+                    }
+                    sleep(AGAIN).await;
                 }
             });
         }
@@ -748,23 +755,22 @@ impl Candidate {
     }
 
     /// The last thing: what this node has in etcd is deleted.
-    async fn finish(mut self, end: Option<(Outcome, u8)>) {
-        let end =
-            end.zip(self.job).filter(|_| self.is_leading).map(|((outcome, code), job)| End { job, outcome, code });
-        let last = async {
-            if let Some(end) = end {
-                let lease = self.etcd.grant(REMEMBERED).await?;
-                let value = serde_json::to_vec(&end).unwrap_or_default();
-                self.etcd.put(&self.key("end"), &value, Some(lease)).await?;
-                self.etcd.put(&self.options.place.root, b"1", Some(lease)).await?;
-                self.etcd.delete(&self.key("np")).await?;
-            }
-            match self.lease.take() {
-                Some(lease) => self.etcd.revoke(lease).await,
-                None => Ok(()),
-            }
+    async fn finish(mut self, Ending { end, members }: Ending) {
+        let farewell = Farewell {
+            etcd: &self.etcd,
+            root: &self.options.place.root,
+            launch: self.launch,
+            lease: self.lease.take(),
+            linger: self.options.linger,
+            members,
+            has_past: self.has_past,
         };
-        if let Err(error) = last.await {
+        let said = match (end, self.job) {
+            (Some((outcome, code)), Some(job)) if self.is_leading => farewell.end(End { job, outcome, code }).await,
+            (Some(_), _) => farewell.revoke().await,
+            (None, _) => farewell.leave().await,
+        };
+        if let Err(error) = said {
             debug!(?error, "keys are left in etcd until their leases expire");
         }
     }
@@ -781,7 +787,7 @@ async fn evict(etcd: &Etcd, key: &str, created: Revision, lease: Duration) -> Re
         };
         // Whole seconds are left, rounded down.
         if left.is_none_or(|left| left + 3 * RENEWED <= lease) {
-            return etcd.delete_created(key, created).await;
+            return etcd.delete_unchanged(key, entry.modified).await;
         }
         sleep(RENEWED / 10).await;
     }

@@ -16,6 +16,7 @@ pub mod bench;
 mod door;
 pub(crate) mod election;
 mod events;
+mod farewell;
 mod frames;
 mod gather;
 mod hosting;

@@ -89,6 +89,28 @@ pub enum Effect {
     Fence(Loss),
 }
 
+/// What becomes of a job's keys when a node leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastWord {
+    /// Other nodes go on.
+    Stay,
+    /// No other node is known to etcd, but ranks of one that was cut off may run: the keys expire.
+    Expire,
+    /// Nothing of the job runs.
+    Forget,
+}
+
+/// Decides about the keys of a job, for a node that leaves. `members` are the nodes of the last attempt, if it has heard
+/// of one; `left` those that have ended with their ranks gone.
+pub fn last_word(members: Option<&[u64]>, left: &[u64], is_alone: bool, has_past: bool) -> LastWord {
+    match members {
+        _ if !is_alone => LastWord::Stay,
+        Some(members) if members.iter().all(|member| left.contains(member)) => LastWord::Forget,
+        None if !has_past => LastWord::Forget,
+        _ => LastWord::Expire,
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle,
@@ -319,6 +341,16 @@ mod tests {
 
     fn node() -> Election {
         Election::new(LEASE, at(0))
+    }
+
+    #[test]
+    fn the_last_node_forgets_the_job() {
+        let word = |members: &[u64], left: &[u64], is_alone| last_word(Some(members), left, is_alone, true);
+        assert_eq!(word(&[1, 2], &[1, 2], true), LastWord::Forget);
+        assert_eq!(word(&[1, 2], &[2], true), LastWord::Expire, "node 1 may have been cut off");
+        assert_eq!(word(&[1, 2], &[1, 2], false), LastWord::Stay);
+        assert_eq!(last_word(None, &[1], true, false), LastWord::Forget, "nothing has ever run");
+        assert_eq!(last_word(None, &[1], true, true), LastWord::Expire);
     }
 
     #[test]

@@ -52,11 +52,9 @@ pub fn delete(key: &str) -> Request {
     Request::new("/v3/kv/deleterange", &range(key))
 }
 
-/// Deletes a key that was created at this revision, and no other.
-pub fn delete_created(key: &str, created: Revision) -> Request {
-    let created = created.0.to_string();
-    let condition =
-        json!({ "key": encode(key.as_bytes()), "target": "CREATE", "result": "EQUAL", "create_revision": created });
+/// Deletes a key that has not changed since `expected`.
+pub fn delete_unchanged(key: &str, expected: Revision) -> Request {
+    let condition = unchanged(key, expected);
     let body = json!({ "compare": [condition], "success": [{ "request_delete_range": range(key) }] });
     Request::new("/v3/kv/txn", &body)
 }
@@ -78,10 +76,7 @@ pub fn create(key: &str, value: &[u8], lease: Option<LeaseId>, with: &[(String, 
 
 /// Puts a key that must not have changed since `expected`; answers with what is there otherwise.
 pub fn replace(key: &str, expected: Revision, value: &[u8], lease: Option<LeaseId>) -> Request {
-    let expected = expected.0.to_string();
-    let condition =
-        json!({ "key": encode(key.as_bytes()), "target": "MOD", "result": "EQUAL", "mod_revision": expected });
-    transaction(&condition, key, value, lease, &[])
+    transaction(&unchanged(key, expected), key, value, lease, &[])
 }
 
 /// Changes of all keys with the prefix, from a revision on. A stream.
@@ -96,12 +91,12 @@ pub fn grant(lease: LeaseId, seconds: u64) -> Request {
     Request::new("/v3/lease/grant", &json!({ "ID": lease.0.to_string(), "TTL": seconds.to_string() }))
 }
 
-/// A stream with one answer.
 /// The time that is left to a lease, which is not extended.
 pub fn time_left(lease: LeaseId) -> Request {
     Request::new("/v3/lease/timetolive", &json!({ "ID": lease.0.to_string() }))
 }
 
+/// A stream with one answer.
 pub fn keep_alive(lease: LeaseId) -> Request {
     Request::new("/v3/lease/keepalive", &json!({ "ID": lease.0.to_string() }))
 }
@@ -112,6 +107,12 @@ pub fn revoke(lease: LeaseId) -> Request {
 
 pub fn authenticate(name: &str, password: &str) -> Request {
     Request::new("/v3/auth/authenticate", &json!({ "name": name, "password": password }))
+}
+
+/// The condition that a key has not changed since a revision.
+fn unchanged(key: &str, since: Revision) -> Value {
+    let since = since.0.to_string();
+    json!({ "key": encode(key.as_bytes()), "target": "MOD", "result": "EQUAL", "mod_revision": since })
 }
 
 fn range(key: &str) -> Value {

@@ -31,9 +31,9 @@ fn requests() {
         (request::put("foo", b"", Some(lease)), "/v3/kv/put", r#"{"key":"Zm9v","value":"","lease":"4"}"#),
         (request::delete("foo"), "/v3/kv/deleterange", r#"{"key":"Zm9v"}"#),
         (
-            request::delete_created("foo", Revision(7)),
+            request::delete_unchanged("foo", Revision(7)),
             "/v3/kv/txn",
-            r#"{"compare":[{"key":"Zm9v","target":"CREATE","result":"EQUAL","create_revision":"7"}],"success":[{"request_delete_range":{"key":"Zm9v"}}]}"#,
+            r#"{"compare":[{"key":"Zm9v","target":"MOD","result":"EQUAL","mod_revision":"7"}],"success":[{"request_delete_range":{"key":"Zm9v"}}]}"#,
         ),
         (
             request::delete_tree("a"),

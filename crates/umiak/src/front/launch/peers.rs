@@ -106,6 +106,11 @@ impl Recipe {
         Port::new(self.alive.as_ref()?.local_addr().ok()?.port())
     }
 
+    /// How long ranks of a node that is cut off may run.
+    pub(super) fn linger(&self) -> Duration {
+        self.limits.fence() + self.spec.request.policy.stop.grace
+    }
+
     /// Begins to join at this coordinator, which is this node's own if there is a host.
     pub(super) fn connect(
         &self,
@@ -359,8 +364,8 @@ impl Peers {
                     around.say("the job has succeeded on other nodes");
                     return Err(NotRun::Code(0));
                 }
-                News::Decision(decision) => return Err(ended_before(around, decision.why.as_ref())),
-                News::Lost(how) => return Err(ended_before(around, Some(&Why::CoordinatorLost { how }))),
+                News::Decision(decision) => return Err(ended_before(around, decision.why.as_ref(), &self.at)),
+                News::Lost(how) => return Err(ended_before(around, Some(&Why::CoordinatorLost { how }), &self.at)),
                 News::Stop(_)
                 | News::Moved(_)
                 | News::Alone { .. }
@@ -482,12 +487,12 @@ fn warn_about_token(around: &Around<'_>, is_loopback: bool) {
 }
 
 /// The round ended before it began on this node; other nodes may have begun.
-fn ended_before(around: &Around<'_>, why: Option<&Why>) -> NotRun {
+fn ended_before(around: &Around<'_>, why: Option<&Why>, coordinator: &str) -> NotRun {
     if let Some(Why::Interrupted { node, signal, .. }) = why {
         around.say(&format!("stopped by {}", peer_words::interrupted(node, *signal)));
         return NotRun::Code(signal.map_or(STOPPED, |signal| exit_code::interrupted(code_style(&around.spec), signal)));
     }
-    let told = why.and_then(peer_words::why);
+    let told = why.and_then(|why| peer_words::why(why, coordinator));
     told.unwrap_or_else(|| peer_words::refused(&Refusal::TooLate)).into()
 }
 

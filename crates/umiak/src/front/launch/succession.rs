@@ -19,7 +19,7 @@ use super::peers::{Peers, Recipe, Shown};
 use super::{Around, NotRun, meeting, peer_words, words};
 use crate::driver::Core;
 use crate::engine::Engine;
-use crate::rendezvous::election::{Election, ElectionOptions, ElectionReport};
+use crate::rendezvous::election::{Election, ElectionOptions, ElectionReport, Ending};
 use crate::rendezvous::{Net, NetOrder, Target};
 
 /// What etcd knows of the job that a new coordinator takes over.
@@ -75,6 +75,7 @@ impl Candidacy {
             range,
             patience: spec.own.rdzv_timeout,
             alive: recipe.alive_port(),
+            linger: recipe.linger(),
             clock: recipe.clock,
         })?;
         let launch = fastrand::u64(1..);
@@ -108,7 +109,8 @@ impl Candidacy {
         if let Some(old) = self.old {
             old.finish(patience);
         }
-        self.election.finish(end.filter(|_| self.is_over), patience);
+        let members = self.start.map(|start| start.nodes.iter().map(|node| node.launch).collect());
+        self.election.finish(Ending { end: end.filter(|_| self.is_over), members }, patience);
     }
 }
 
@@ -210,7 +212,7 @@ impl Peers {
         if let Some((min, max)) = job.range {
             recipe.expects = Expects::Range { min, max };
         }
-        let patience = recipe.limits.fence() + recipe.spec.request.policy.stop.grace;
+        let patience = recipe.linger();
         let past = candidacy.start.clone().map(|start| Past {
             start,
             coordinator: candidacy.reign.map_or(0, |reign| reign.leader.launch),

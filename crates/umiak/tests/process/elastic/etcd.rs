@@ -22,6 +22,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("elastic::etcd::cut_off_coordinators_stop", &[Netns, Python, Etcd], cut_off)
         .test("elastic::etcd::members_of_etcd_are_lost", &[Netns, Python, Etcd], members)
         .test("elastic::etcd::the_disk_of_a_member_is_full", &[Netns, Python, Etcd], full)
+        .test("elastic::etcd::all_nodes_leave", &[Netns, Python, Etcd], all_leave)
         .test("elastic::etcd::a_newcomer_leads", &[Netns, Python, Etcd], newcomer)
         .test("elastic::etcd::the_number_of_nodes_is_changed", &[Netns, Python, Etcd], scaled)
         .test("elastic::etcd::levels", &[Netns, Python, Etcd], levels)
@@ -155,6 +156,25 @@ fn seed() {
         let _ = lost.finish();
         runs.push(third);
         job.finish(runs);
+    });
+}
+
+/// The next job of the same name does not wait for ranks that are gone: the node time-out is longer than this test.
+fn all_leave() {
+    with(3, 1, |job| {
+        let flags = |np: &str| job.flags(np).replace("--node-timeout 6s", "--node-timeout 1000s");
+        for np in ["3", "2", "1"] {
+            let nodes: usize = np.parse().expect("a number");
+            let runs: Vec<Running<'_>> = (0..nodes).map(|host| job.elastic.start(host, &flags(np))).collect();
+            job.await_nodes(&runs[0], 0, nodes);
+            for run in &runs {
+                run.signal(SIGTERM);
+            }
+            expect_all(runs.into_iter().map(Running::finish).collect(), 143);
+            let left: Vec<String> = job.keys().into_keys().filter(|key| !key.starts_with("left/")).collect();
+            assert!(left.is_empty(), "{np}: {left:?}");
+            std::fs::remove_file(job.elastic.shared.join("log")).expect("ranks have written it");
+        }
     });
 }
 
