@@ -481,6 +481,10 @@ pub enum Resize {
     LeftOut { node: String, failures: u32 },
     /// The number of nodes was changed in etcd.
     Scaled { min: u32, max: u32 },
+    /// This node was the coordinator, and its lease in etcd was about to expire.
+    Fenced { node: String },
+    /// The coordinator, which is this node, has gone on without the node that records this.
+    GivenUp { by: String },
 }
 
 /// Why ranks were stopped; a stronger reason replaces a weaker one.
@@ -491,7 +495,7 @@ pub enum StopReason {
     Completed,
     /// Another rank failed.
     PeerFailed,
-    /// Other nodes join an elastic job: the next attempt has more ranks.
+    /// Nodes join or leave an elastic job, or their number was changed: the next attempt has other ranks.
     Resized,
     /// A node of the job was lost, or could not start.
     NodeLost,
@@ -891,6 +895,8 @@ mod tests {
             Resize::Left { node: node() },
             Resize::LeftOut { node: node(), failures: 3 },
             Resize::Scaled { min: 2, max: 4 },
+            Resize::Fenced { node: node() },
+            Resize::GivenUp { by: node() },
         ];
         samples.extend(changes.map(|change| Fact::Resizing { attempt: 2, change }));
         samples.push(Fact::Spares { nodes: vec![node()] });

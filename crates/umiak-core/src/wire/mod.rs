@@ -19,7 +19,7 @@ pub mod store;
 mod tests;
 
 /// The protocol version. Sides with different versions refuse each other.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// Maximum length of a frame from an agent that has not joined.
 pub const BEFORE_JOIN: usize = 1 << 20;

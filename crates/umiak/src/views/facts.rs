@@ -190,7 +190,7 @@ pub(crate) fn stop_reason(reason: StopReason) -> String {
     match reason {
         StopReason::Completed => "the roles that decide the result have ended".to_owned(),
         StopReason::PeerFailed => "a replica failed".to_owned(),
-        StopReason::Resized => "other nodes join".to_owned(),
+        StopReason::Resized => "the nodes of the job change".to_owned(),
         StopReason::NodeLost => "a node was lost".to_owned(),
         StopReason::Hung => "no replica made progress".to_owned(),
         StopReason::Timeout => "its time limit was exceeded".to_owned(),
@@ -228,6 +228,8 @@ pub(crate) fn changed(change: &Resize) -> String {
         Resize::Joined { nodes } => format!("{} joined", list(nodes)),
         Resize::Lost { node, reason } => format!("{node} was lost, {reason}"),
         Resize::Left { node } => format!("{node} left"),
+        Resize::Fenced { node } => format!("the coordinator {node} could not renew its lease in etcd"),
+        Resize::GivenUp { by } => format!("the coordinator {by} has gone on without this node, which was cut off"),
         Resize::Scaled { min, max } if min == max => format!("the number of nodes is {min} now"),
         Resize::Scaled { min, max } => format!("the number of nodes is {min} to {max} now"),
         Resize::LeftOut { node, failures: 0 } => format!("{node} is left out, its ranks cannot start"),

@@ -593,6 +593,8 @@ pub enum Loss {
     Fenced,
     /// It was the coordinator, and its key in etcd is gone.
     Deposed,
+    /// It is the coordinator, and has gone on without this node.
+    GaveUp,
 }
 
 impl fmt::Display for Loss {
@@ -610,6 +612,7 @@ impl fmt::Display for Loss {
             Self::Left => f.write_str("it was stopped there"),
             Self::Fenced => f.write_str("it could not renew its lease in etcd"),
             Self::Deposed => f.write_str("its key in etcd was deleted or has expired"),
+            Self::GaveUp => f.write_str("it has gone on without this node"),
             Self::LeftOut { failures: 0 } => f.write_str("its ranks cannot start"),
             Self::LeftOut { failures: 1 } => f.write_str("a rank failed there"),
             Self::LeftOut { failures } => write!(f, "only its ranks failed in {failures} attempts in a row"),
@@ -660,6 +663,8 @@ impl Decision {
                 match how {
                     Loss::Left => Resize::Left { node },
                     Loss::LeftOut { failures } => Resize::LeftOut { node, failures: *failures },
+                    Loss::Fenced => Resize::Fenced { node },
+                    Loss::GaveUp => Resize::GivenUp { by: node },
                     _ => Resize::Lost { node, reason: how.to_string() },
                 }
             }
@@ -705,7 +710,9 @@ impl Stop {
         match self.why {
             Why::RankFailed { .. } => StopReason::PeerFailed,
             Why::Hung => StopReason::Hung,
-            Why::Joined { .. } | Why::Scaled { .. } => StopReason::Resized,
+            Why::Joined { .. } | Why::Scaled { .. } | Why::NodeLost { how: Loss::Left | Loss::LeftOut { .. }, .. } => {
+                StopReason::Resized
+            }
             Why::Interrupted { signal: Some(signal), .. } => StopReason::SignalElsewhere { signal },
             Why::Interrupted { signal: None, .. } => StopReason::User,
             Why::NodeLost { .. }

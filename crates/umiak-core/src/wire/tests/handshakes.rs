@@ -79,7 +79,7 @@ fn another_version_is_told_by_the_first_bytes() {
     // In that version the following bytes may have another meaning.
     let error = listener.feed(&mut &preamble[..8], &mut answer).unwrap_err();
     assert_eq!(error, HandshakeError::OtherVersion { version: 77 });
-    assert_eq!(answer, b"UMIAK\0\x09\0\x01\x01\x009");
+    assert_eq!(answer, b"UMIAK\0\x0a\0\x01\x02\x0010");
 
     answer[6] = 78;
     let error = agent("ctr", "t", &mut Vec::new()).feed(&mut &answer[..8], &mut Vec::new()).unwrap_err();
@@ -140,7 +140,7 @@ fn texts_are_cut_and_cleaned() {
 #[test]
 fn words_nobody_says_are_refused() {
     for tail in [&b"\x06\0\0"[..], b"\x01\x01\x001", b"\xff\0\0", b"\x02\x01\x04", b"\x02\xff\xff"] {
-        let answer = [b"UMIAK\0\x09\0", tail].concat();
+        let answer = [b"UMIAK\0\x0a\0", tail].concat();
         let error = agent("ctr", "t", &mut Vec::new()).feed(&mut &answer[..], &mut Vec::new()).unwrap_err();
         assert_eq!(error, HandshakeError::Malformed, "{tail:?}");
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Evidence, Fact, Finding, Outcome, StopReason, Subject, Verdict};
+use umiak_core::facts::{Evidence, Fact, Finding, Outcome, Resize, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{AttemptId, Stand};
 use umiak_core::machine::round::messages::{RankPlace, Servers, Why};
@@ -288,9 +288,11 @@ impl Door for LaunchDoor {
             }
             Fact::Resizing { change, .. } => {
                 self.summary = None;
-                core.say(|style| {
-                    words::nodes(style, &format!("{}; all ranks start again", crate::views::facts::changed(change)))
-                });
+                let then = match change {
+                    Resize::Fenced { .. } => "all ranks stop, and start again when etcd answers",
+                    _ => "all ranks start again",
+                };
+                core.say(|style| words::nodes(style, &format!("{}; {then}", crate::views::facts::changed(change))));
             }
             Fact::Restarting { attempt, .. } => {
                 self.summary = None;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::driver::short_signal;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::machine::round::messages::{Answer, Expects, NodeName, Refusal, RefusalKind, Waiting, Why};
+use umiak_core::machine::round::messages::{Answer, Expects, Loss, NodeName, Refusal, RefusalKind, Waiting, Why};
 
 use crate::screen::style::duration;
 
@@ -266,8 +266,8 @@ pub(super) fn not_reached(answer: &Answer, at: &str) -> Diagnostic {
         .hint("start the same command on every node, and check that a firewall does not block that port")
 }
 
-/// Why all nodes stop, if no rank is named. `None` for a requested stop.
-pub(super) fn why(why: &Why) -> Option<Diagnostic> {
+/// Why all nodes stop, if no rank is named. `None` for a requested stop. `coordinator` is its address.
+pub(super) fn why(why: &Why, coordinator: &str) -> Option<Diagnostic> {
     Some(match why {
         // The next attempt says that nodes have joined.
         Why::Interrupted { .. } | Why::Joined { .. } | Why::Scaled { .. } => return None,
@@ -298,7 +298,9 @@ pub(super) fn why(why: &Why) -> Option<Diagnostic> {
         }
         Why::Hung => Diagnostic::error(Code::R0013, "no rank of any node made progress")
             .hint("`umiak explain` on the coordinator's node shows what the ranks were doing"),
+        Why::CoordinatorLost { how: Loss::GaveUp } => refused(&Refusal::GivenUp),
         Why::CoordinatorLost { how } => Diagnostic::error(Code::R0005, format!("the coordinator was lost: {how}"))
+            .row("coordinator", coordinator)
             .hint("check its console, its kernel log and the network between the nodes"),
     })
 }

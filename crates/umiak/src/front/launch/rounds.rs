@@ -10,7 +10,7 @@ use umiak_core::machine::job::{Event, Stand};
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::limits::ANSWER;
 use umiak_core::machine::round::messages::{
-    Decision, Loss, NodeName, RankPlace, Servers, Stage, Start, Told, Waiting, Why,
+    Answer, Decision, Loss, NodeName, RankPlace, Refusal, Servers, Stage, Start, Told, Waiting, Why,
 };
 
 use super::door::{LaunchDoor, missing};
@@ -93,6 +93,7 @@ impl LaunchDoor {
                 let at = self.peers.as_ref().map(|peers| peers.at.clone()).unwrap_or_default();
                 self.end_with(core, peer_words::turned_away(&answer, &at));
             }
+            News::Refused(Refusal::GivenUp) => self.lose_coordinator(core, Loss::GaveUp),
             News::Refused(_) | News::TimeUp(_) => self.lose_coordinator(core, Loss::Refused),
             News::Servers(servers) => self.hear_servers(core, servers),
             News::Suspects(nodes) => suspect(core, &nodes),
@@ -128,7 +129,9 @@ impl LaunchDoor {
                 if let Some(peers) = &self.peers {
                     peers.missed();
                 }
-                let text = format!("no connection to the coordinator ({})", peer_words::short(&answer));
+                // It has been there: nothing listens because it has ended.
+                let how = if answer == Answer::Refused { "refused" } else { peer_words::short(&answer) };
+                let text = format!("no connection to the coordinator ({how})");
                 core.say(|style| words::nodes(style, &text));
             }
         }
@@ -231,7 +234,8 @@ impl LaunchDoor {
 
     /// Why a job on several nodes ended, if no rank is the cause.
     pub(super) fn tell_why(&self, core: &mut Core<'_>) -> Option<String> {
-        let why = || self.why.as_ref().and_then(peer_words::why);
+        let at = self.peers.as_ref().map(|peers| peers.at.clone()).unwrap_or_default();
+        let why = || self.why.as_ref().and_then(|why| peer_words::why(why, &at));
         let diagnostic = self.error.as_deref().cloned().or_else(why)?;
         core.fact(Fact::Noticed { code: diagnostic.code.to_string(), message: diagnostic.message.clone() });
         Some(core.run.style.diagnostic(&diagnostic))

@@ -439,7 +439,7 @@ print(peer.recv(512)[:9].hex())
     let mut python = python.arg("-").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python runs");
     python.stdin.take().expect("a pipe").write_all(agent.as_bytes()).expect("it reads");
     let said = python.wait_with_output().expect("it ends").stdout;
-    assert_eq!(String::from_utf8_lossy(&said).trim(), "554d49414b00090001", "version 9, status 1");
+    assert_eq!(String::from_utf8_lossy(&said).trim(), "554d49414b000a0001", "version 10, status 1");
     std::thread::sleep(std::time::Duration::from_millis(3500));
     first.signal(2);
     first.finish().expect_code(130).expect_err("192.168.0.2 (another version)");
