@@ -25,13 +25,14 @@ use tracing::{debug, info};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Outcome;
 use umiak_core::machine::round::election::{self, Effect, Event, Leader, Reign};
+use umiak_core::machine::round::known::{Agreement, End, Known, Takeover, agree, node_value, range_words, read_range};
 use umiak_core::machine::round::messages::Loss;
-use umiak_core::model::{EtcdOptions, EtcdPlace, MAX_NODES, Port, Scaling, Timestamp, shown};
+use umiak_core::model::{EtcdOptions, EtcdPlace, Port, Timestamp, shown};
 use umiak_core::wire::etcd::{self as wire, KeyValue, LeaseId, Revision, request};
 use umiak_sys::protocol::LastWords;
 use umiak_sys::wait::Waker;
 
-use super::farewell::{End, Farewell};
+use super::farewell::Farewell;
 use super::vigil::{self, Task};
 use super::{bind, door};
 use crate::clock::Clock;
@@ -73,10 +74,7 @@ pub(crate) enum ElectionReport {
     Lead {
         reign: Reign,
         listener: TcpListener,
-        /// The number of nodes in etcd, if it was changed there.
-        range: Option<(u32, u32)>,
-        /// True if a job that did not end was there before, of which this node knows nothing.
-        is_unknown: bool,
+        takeover: Takeover,
     },
     Follow(Reign),
     /// The node that is followed is no longer the coordinator.
@@ -170,10 +168,7 @@ impl Election {
             renew_at: now,
             listener: None,
             launch: 0,
-            job: None,
-            end: None,
-            np: None,
-            has_past: false,
+            known: Known::default(),
             looking: None,
             is_leading: false,
             claim_due: false,
@@ -256,14 +251,7 @@ struct Candidate {
     /// Bound for the next claim; given away with it.
     listener: Option<TcpListener>,
     launch: u64,
-    /// Which job this node takes part in, once it is known.
-    job: Option<u64>,
-    /// How the last job of this name ended.
-    end: Option<End>,
-    /// The number of nodes in etcd.
-    np: Option<(u32, u32)>,
-    /// There was a job of this name, which has not ended: ranks of it may run.
-    has_past: bool,
+    known: Known,
     /// Since when a coordinator is looked for.
     looking: Option<Timestamp>,
     is_leading: bool,
@@ -359,19 +347,14 @@ impl Candidate {
             listing.entries.iter().find(move |entry| entry.key == key)
         };
         let (reign, np, end) = (find("coordinator").and_then(reign), find("np"), find("end"));
-        // Nodes of a job that has just lost its coordinator.
         let nodes = self.key("nodes/");
-        let mut nodes = listing.entries.iter().filter(|entry| entry.key.starts_with(&nodes));
-        let job = nodes.find_map(|entry| std::str::from_utf8(&entry.value).ok()?.split_once(' ')?.1.parse().ok());
-        // One that has ended leaves the keys of killed nodes until their leases expire.
-        let ended: Option<End> = end.and_then(|entry| serde_json::from_slice(&entry.value).ok());
-        let job = job.filter(|job| ended.is_none_or(|end| end.job != *job));
+        let nodes = listing.entries.iter().filter(|entry| entry.key.starts_with(&nodes));
+        let end = end.and_then(|entry| serde_json::from_slice(&entry.value).ok());
+        self.known = Known::found(np.map(|entry| &*entry.value), nodes.map(|entry| &*entry.value), end);
         // Otherwise, what is there belongs to an earlier one.
-        if let (Some(entry), true) = (np, reign.is_some() || job.is_some()) {
+        if let (Some(entry), true) = (np, reign.is_some() || self.known.job().is_some()) {
             self.compare(entry).await?;
         }
-        (self.job, self.has_past) = (job, np.is_some());
-        (self.np, self.end) = (np.and_then(|entry| range(&entry.value)), ended);
         self.step(Event::Seen { key: reign, at: listing.revision.0 });
         self.etcd.watch(&prefix, listing.revision.next()).map_err(|error| error.diagnostic())
     }
@@ -380,25 +363,19 @@ impl Candidate {
     async fn compare(&self, entry: &KeyValue) -> Result<(), Diagnostic> {
         let mut entry = entry.clone();
         loop {
-            let Some((min, max)) = range(&entry.value) else { return Ok(()) };
-            let wanted = match self.options.place.scaling {
-                Scaling::Same if (min, max) == self.options.range => return Ok(()),
-                Scaling::Same => {
+            let Some(found) = read_range(&entry.value) else { return Ok(()) };
+            let wanted = match agree(found, self.options.range, self.options.place.scaling) {
+                Agreement::Agreed => return Ok(()),
+                Agreement::Replace(wanted) => wanted,
+                Agreement::Differs => {
                     let message = "the job in etcd has another number of nodes than this command line";
                     return Err(Diagnostic::error(Code::R0040, message)
-                        .row("here", words(self.options.range))
-                        .row("in etcd", words((min, max)))
+                        .row("here", range_words(self.options.range))
+                        .row("in etcd", range_words(found))
                         .hint("use the same number on every node; `--force true` replaces the one in etcd, and `umiak python -m paddle.distributed.elastic scale` changes it"));
                 }
-                Scaling::By(change) => {
-                    let by = |number: u32| {
-                        u32::try_from((i64::from(number) + change).clamp(1, MAX_NODES.into())).unwrap_or(number)
-                    };
-                    (by(min), by(max))
-                }
-                Scaling::Replace => self.options.range,
             };
-            let value = words(wanted);
+            let value = range_words(wanted);
             let replaced = self.etcd.replace(&entry.key, entry.modified, value.as_bytes(), entry.lease).await;
             match replaced.map_err(|error| error.diagnostic())? {
                 Replaced::Replaced(_) | Replaced::Changed(None) => return Ok(()),
@@ -487,7 +464,7 @@ impl Candidate {
 
     /// Asks etcd for the key, unless the job is over.
     fn claim(&mut self) {
-        if let Some(end) = self.end.filter(|end| Some(end.job) == self.job) {
+        if let Some(end) = self.known.over() {
             self.looking = None;
             return self.reporter.tell(ElectionReport::Over(end));
         }
@@ -514,7 +491,7 @@ impl Candidate {
         let leader = Leader {
             at: SocketAddr::new(self.options.address, port),
             launch: self.launch,
-            job: self.job.unwrap_or(self.launch),
+            job: self.known.job().unwrap_or(self.launch),
             // Behind a translation of addresses, that port of the address belongs to another host.
             alive: self.options.alive.filter(|_| umiak_sys::net::is_own(self.options.address)),
         };
@@ -523,10 +500,8 @@ impl Candidate {
         let (key, node, lease, time) = (self.key("coordinator"), self.node_key(), self.lease, self.options.lease);
         let value = self.node_value();
         // Other nodes see both or neither.
-        let with = match (self.job, self.np) {
-            (Some(_), Some(_)) => Vec::new(),
-            _ => vec![(self.key("np"), words(self.options.range).into_bytes())],
-        };
+        let np = (self.key("np"), range_words(self.options.range).into_bytes());
+        let with: Vec<_> = self.known.brings_range().then_some(np).into_iter().collect();
         tokio::spawn(async move {
             let claim = async {
                 let lease = match lease {
@@ -545,19 +520,18 @@ impl Candidate {
     }
 
     fn node_value(&self) -> String {
-        let address = self.options.address;
-        self.job.map_or_else(|| address.to_string(), |job| format!("{address} {job}"))
+        node_value(self.options.address, self.known.job())
     }
 
     /// Says which job this node belongs to, for a newcomer that becomes the coordinator.
     fn belong(&mut self, job: u64) {
-        if self.job.replace(job) != Some(job) {
+        if self.known.belong(job) {
             self.sign();
         }
     }
 
     fn sign(&self) {
-        let (Some(lease), Some(_)) = (self.lease, self.job) else { return };
+        let (Some(lease), Some(_)) = (self.lease, self.known.job()) else { return };
         let (etcd, key, value) = (self.etcd.clone(), self.node_key(), self.node_value());
         tokio::spawn(async move {
             if let Err(error) = etcd.put(&key, value.as_bytes(), Some(lease)).await {
@@ -665,16 +639,15 @@ impl Candidate {
         info!(revision = reign.revision, at = %reign.leader.at, "coordinator");
         (self.looking, self.is_leading) = (None, true);
         self.renew_at = self.renew_at.min(self.now() + RENEWED);
-        let is_new = self.job.is_none();
+        let takeover = self.known.lead();
         self.belong(reign.leader.job);
         let listener = self.listener.take().expect("it was bound for the claim");
-        let (range, is_unknown) = (self.np.filter(|_| !is_new), !is_new || self.has_past);
-        self.reporter.tell(ElectionReport::Lead { reign, listener, range, is_unknown });
+        self.reporter.tell(ElectionReport::Lead { reign, listener, takeover });
         self.prepare_for_death();
         let (etcd, root, end) = (self.etcd.clone(), self.options.place.root.clone(), self.key("end"));
         tokio::spawn(async move {
             let write = async {
-                if is_new {
+                if takeover.is_new {
                     etcd.delete(&end).await?;
                 }
                 etcd.put(&root, b"0", None).await
@@ -744,11 +717,10 @@ impl Candidate {
         if key == self.key("coordinator") {
             self.step(Event::Seen { key: entry.and_then(reign), at: at.0 });
         } else if key == self.key("end") {
-            self.end = entry.and_then(|entry| serde_json::from_slice(&entry.value).ok());
+            self.known.ended(entry.and_then(|entry| serde_json::from_slice(&entry.value).ok()));
         } else if key == self.key("np") {
-            self.np = entry.and_then(|entry| range(&entry.value));
-            self.has_past &= entry.is_some();
-            if let Some((min, max)) = self.np.filter(|_| self.is_leading) {
+            let range = self.known.scaled(entry.map(|entry| &*entry.value));
+            if let Some((min, max)) = range.filter(|_| self.is_leading) {
                 self.reporter.tell(ElectionReport::Scaled { min, max });
             }
         }
@@ -763,9 +735,9 @@ impl Candidate {
             lease: self.lease.take(),
             linger: self.options.linger,
             members,
-            has_past: self.has_past,
+            has_past: self.known.has_past(),
         };
-        let said = match (end, self.job) {
+        let said = match (end, self.known.job()) {
             (Some((outcome, code)), Some(job)) if self.is_leading => farewell.end(End { job, outcome, code }).await,
             (Some(_), _) => farewell.revoke().await,
             (None, _) => farewell.leave().await,
@@ -854,21 +826,6 @@ fn door_of(reign: &Reign) -> Option<SocketAddr> {
 fn reign(entry: &KeyValue) -> Option<Reign> {
     let leader = serde_json::from_slice(&entry.value).ok()?;
     Some(Reign { leader, revision: entry.created.0 })
-}
-
-/// `2` or `2:4`.
-fn range(value: &[u8]) -> Option<(u32, u32)> {
-    let text = std::str::from_utf8(value).ok()?.trim();
-    let number = |text: &str| text.parse().ok().filter(|number| (1..=MAX_NODES).contains(number));
-    let (min, max) = match text.split_once(':') {
-        Some((min, max)) => (number(min)?, number(max)?),
-        None => (number(text)?, number(text)?),
-    };
-    (min <= max).then_some((min, max))
-}
-
-fn words((min, max): (u32, u32)) -> String {
-    if min == max { min.to_string() } else { format!("{min}:{max}") }
 }
 
 #[cfg(test)]

@@ -6,24 +6,14 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use umiak_core::facts::Outcome;
 use umiak_core::machine::round::election::{LastWord, last_word};
+use umiak_core::machine::round::known::End;
 use umiak_core::wire::etcd::{KeyValue, LeaseId};
 
 use crate::etcd::{Etcd, EtcdError};
 
 /// How long etcd remembers that a job is over, for nodes that have not heard it.
 const REMEMBERED: Duration = Duration::from_secs(600);
-
-/// How a job ended, for nodes that have not heard it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct End {
-    /// Tells it from other jobs of the same name.
-    pub(super) job: u64,
-    pub(crate) outcome: Outcome,
-    pub(crate) code: u8,
-}
 
 /// What a node knows when it ends.
 pub(super) struct Farewell<'a> {

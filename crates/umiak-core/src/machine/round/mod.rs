@@ -4,6 +4,7 @@ pub mod agent;
 pub mod bounds;
 pub mod coordinator;
 pub mod election;
+pub mod known;
 pub mod limits;
 pub mod logs;
 pub mod messages;

@@ -10,6 +10,7 @@ use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{Decided, Event};
 use umiak_core::machine::round::coordinator::{Past, Succession};
 use umiak_core::machine::round::election::Reign;
+use umiak_core::machine::round::known::Takeover;
 use umiak_core::machine::round::messages::{AttemptEnd, Decision, Expects, Loss, NodeName, Standing, Start, Why};
 use umiak_core::model::{ElasticLevel, Endpoint, EtcdPlace, Port};
 use umiak_core::plan::{Inventory, nodes};
@@ -21,12 +22,6 @@ use crate::driver::Core;
 use crate::engine::Engine;
 use crate::rendezvous::election::{Election, ElectionOptions, ElectionReport, Ending};
 use crate::rendezvous::{Net, NetOrder, Target};
-
-/// What etcd knows of the job that a new coordinator takes over.
-struct KnownJob {
-    range: Option<(u32, u32)>,
-    is_unknown: bool,
-}
 
 /// The shortest lease: etcd extends shorter ones.
 const SHORTEST: Duration = Duration::from_secs(2);
@@ -204,7 +199,7 @@ impl Peers {
     }
 
     /// This node is the coordinator.
-    fn lead(&mut self, reign: Reign, listener: TcpListener, job: &KnownJob) -> Result<(), Diagnostic> {
+    fn lead(&mut self, reign: Reign, listener: TcpListener, job: Takeover) -> Result<(), Diagnostic> {
         let Some(candidacy) = &mut self.candidacy else { return Ok(()) };
         let at = reign.leader.at;
         let port = Port::new(at.port()).ok_or_else(|| Diagnostic::error(Code::R0041, "the port of this node is 0"))?;
@@ -246,8 +241,8 @@ impl Peers {
     pub(super) fn hear_election(&mut self, around: &mut Around<'_>, shown: &mut Shown) -> Result<(), NotRun> {
         for report in self.election_reports() {
             match report {
-                ElectionReport::Lead { reign, listener, range, is_unknown } => {
-                    self.lead(reign, listener, &KnownJob { range, is_unknown })?;
+                ElectionReport::Lead { reign, listener, takeover } => {
+                    self.lead(reign, listener, takeover)?;
                     shown.say("waiting for nodes".to_owned());
                 }
                 ElectionReport::Follow(reign) => {
@@ -285,9 +280,9 @@ impl LaunchDoor {
         for report in reports {
             let Some(peers) = &mut self.peers else { return };
             let result = match report {
-                ElectionReport::Lead { reign, listener, range, is_unknown } => {
+                ElectionReport::Lead { reign, listener, takeover } => {
                     core.say(|style| words::nodes(style, "this node is the coordinator now"));
-                    peers.lead(reign, listener, &KnownJob { range, is_unknown })
+                    peers.lead(reign, listener, takeover)
                 }
                 ElectionReport::Follow(reign) => peers.follow(reign),
                 // Without its key it must not go on, and another one may begin.
