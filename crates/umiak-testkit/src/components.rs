@@ -8,6 +8,7 @@ use crate::freezer::Freezer;
 use crate::net;
 use crate::podman;
 use crate::programs::find_on_path;
+use crate::slurm;
 
 /// Something outside this workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +27,8 @@ pub enum Component {
     OpenMpi,
     /// `etcd` on `PATH`, and `openssl` to make certificates for it.
     Etcd,
+    /// Slurm's daemons and clients, and `munged`, on `PATH`. Needs root.
+    Slurm,
     /// Any Python 3 on `PATH`.
     Python,
     /// An NVIDIA GPU. Never required in CI.
@@ -47,7 +50,7 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Paddle,
         Self::PaddlePs,
         Self::Torch,
@@ -55,6 +58,7 @@ impl Component {
         Self::Runners,
         Self::OpenMpi,
         Self::Etcd,
+        Self::Slurm,
         Self::Python,
         Self::Gpu,
         Self::Namespaces,
@@ -75,6 +79,7 @@ impl Component {
             Self::Runners => "runners",
             Self::OpenMpi => "mpi",
             Self::Etcd => "etcd",
+            Self::Slurm => "slurm",
             Self::Python => "python",
             Self::Gpu => "gpu",
             Self::Namespaces => "namespaces",
@@ -97,6 +102,7 @@ impl Component {
             Self::Runners => distribution(&runners()?, "uv"),
             Self::OpenMpi => open_mpi(),
             Self::Etcd => etcd(),
+            Self::Slurm => slurm::version(),
             Self::Python => find_on_path("python3").map(|path| path.display().to_string()),
             Self::Gpu => {
                 let gpus = umiak_sys::devices::nvidia(Path::new(umiak_sys::devices::NVIDIA_PROC));

@@ -13,6 +13,7 @@
 //! | [`net`] | several hosts on one machine, and network faults between them |
 //! | [`podman`] | containers as nodes |
 //! | [`etcd`] | clusters of real etcd, in a directory of their own |
+//! | [`slurm`] | clusters of real Slurm, in a directory of their own |
 //! | [`terminal`] | the binary on a pseudo-terminal, and the screen it draws |
 //! | [`floor`] | the baseline of the benchmarks |
 //! | [`freezer`] | uninterruptible sleep |
@@ -37,6 +38,7 @@ pub mod simulate_pipeline;
 pub mod simulate_roles;
 pub mod simulate_round;
 pub mod simulate_succession;
+pub mod slurm;
 pub mod suite;
 pub mod terminal;
 pub mod toy;

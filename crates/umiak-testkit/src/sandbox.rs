@@ -142,19 +142,25 @@ impl Sandbox {
     /// survives whatever a program does.
     pub fn processes(&self) -> Vec<(u32, String)> {
         let mark = format!("UMIAK_TEST_MARK={}", self.mark);
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
+        find_processes(|entry, environment| {
             let is_marked = environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes());
-            let is_here = std::fs::read_link(entry.path().join("cwd")).is_ok_and(|path| path.starts_with(self.path()));
-            if is_marked || is_here {
-                let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-                found.push((pid, String::from_utf8_lossy(&command).replace('\0', " ")));
-            }
-        }
-        found
+            is_marked || std::fs::read_link(entry.join("cwd")).is_ok_and(|path| path.starts_with(self.path()))
+        })
     }
+}
+
+/// Processes by their directory in `/proc` and their environment: pid and command.
+pub(crate) fn find_processes(is_it: impl Fn(&Path, &[u8]) -> bool) -> Vec<(u32, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
+        if is_it(&entry.path(), &environment) {
+            let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            found.push((pid, String::from_utf8_lossy(&command).replace('\0', " ")));
+        }
+    }
+    found
 }
 
 fn names(directory: &str) -> Vec<String> {

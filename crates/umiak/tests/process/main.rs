@@ -45,6 +45,7 @@ mod several;
 mod shell;
 mod show;
 mod signals;
+mod slurm;
 mod stdin;
 mod store;
 mod surroundings;
@@ -71,6 +72,7 @@ fn main() -> std::process::ExitCode {
     stdin::register(&mut suite);
     store::register(&mut suite);
     etcd::register(&mut suite);
+    slurm::register(&mut suite);
     conformance::register(&mut suite);
     torchrun::register(&mut suite);
     frameworks::register(&mut suite);
