@@ -4,6 +4,7 @@ pub mod argparse;
 pub mod document;
 pub mod elastic;
 pub mod etcd;
+pub mod hostlist;
 pub mod launch;
 #[cfg(test)]
 mod mutated;
