@@ -47,6 +47,7 @@ pub struct Slurm {
     munged: Child,
     controller: Option<Child>,
     nodes: Vec<Option<Child>>,
+    first_job: u64,
     _leases: Vec<PortLease>,
 }
 
@@ -64,11 +65,13 @@ impl Slurm {
             address: None,
             seed: fastrand::u64(..),
         };
-        let (leased, leases) = lease(&wanted).expect("free ports");
-        prepare(directory.path(), &leased.ports);
+        let (leased, mut leases) = lease(&wanted).expect("free ports");
+        let (first_job, meeting) = first_job();
+        leases.extend(meeting);
+        prepare(directory.path(), &leased.ports, first_job);
         let munged = daemon(directory.path(), "munged", &munge_arguments(directory.path()));
-        let mut cluster =
-            Self { directory, munged, controller: None, nodes: (0..nodes).map(|_| None).collect(), _leases: leases };
+        let nodes_of = (0..nodes).map(|_| None).collect();
+        let mut cluster = Self { directory, munged, controller: None, nodes: nodes_of, first_job, _leases: leases };
         let socket = cluster.path("munge/sock");
         cluster.wait("munged listens", || socket.exists());
         cluster.start_controller(&["-c"]);
@@ -80,6 +83,11 @@ impl Slurm {
     /// `SLURM_CONF` of clients.
     pub fn conf(&self) -> PathBuf {
         self.path("slurm.conf")
+    }
+
+    /// The id of the first job.
+    pub fn first_job(&self) -> u64 {
+        self.first_job
     }
 
     /// A client program (`srun`, `sbatch`, `squeue`, …) in the environment of a test.
@@ -236,8 +244,24 @@ impl Drop for Slurm {
     }
 }
 
+/// An id for the first job, such that its first four steps have ports to themselves where their nodes meet: the nodes of
+/// all clusters of this machine are one host. Umiak's port for a step is 7168 + (9 × job + step) mod 64.
+fn first_job() -> (u64, Vec<PortLease>) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let offset = 4 * fastrand::u16(..16);
+        let wanted =
+            LeaseRequest { count: 4, range: PortRange::Exactly { start: 7168 + offset }, address: None, seed: 0 };
+        if let Ok((_, leases)) = lease(&wanted) {
+            // 57 × 9 is 1, modulo 64.
+            return (64 * fastrand::u64(1..1000) + 57 * u64::from(offset) % 64, leases);
+        }
+        assert!(Instant::now() < deadline, "no ports for the nodes to meet at");
+    }
+}
+
 /// Writes the key, the configuration and the hosts file. The first port is the controller's.
-fn prepare(directory: &Path, ports: &[u16]) {
+fn prepare(directory: &Path, ports: &[u16], first_job: u64) {
     let at = directory.display();
     let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).expect("our own directory");
     // munged requires that all users reach its socket.
@@ -251,6 +275,7 @@ fn prepare(directory: &Path, ports: &[u16]) {
     let names: Vec<String> = (1..ports.len()).map(|node| format!("n{node}")).collect();
     let mut conf = format!(
         "ClusterName=test\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={}\nSlurmUser=root\nSlurmdUser=root\n\
+         FirstJobId={first_job}\n\
          AuthType=auth/munge\nAuthInfo=socket={at}/munge/sock,cred_expire=5\n\
          StateSaveLocation={at}/state\nSlurmdSpoolDir={at}/spool.%n\n\
          SlurmctldPidFile={at}/slurmctld.pid\nSlurmdPidFile={at}/slurmd.%n.pid\n\
