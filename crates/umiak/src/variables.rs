@@ -32,7 +32,10 @@ pub const VARIABLES: &[Variable] = &[
         name: "UMIAK_TOKEN",
         text: "Secret shared by all nodes of a job. `--token` and `--token-file` override it. `launch` overwrites it in its own environment once it is read, ranks do not get it, and it is never shown.",
     },
-    Variable { name: "UMIAK_PORT", text: "Port where the nodes of `--ips` meet. `--rdzv-port` overrides it." },
+    Variable {
+        name: "UMIAK_PORT",
+        text: "Port where the nodes of `--ips`, or of a step of Slurm, meet. `--rdzv-port` overrides it.",
+    },
     Variable {
         name: "UMIAK_ETCD_CA_FILE",
         text: "Certificates (PEM) of the authorities that sign etcd's members. Default: those of the system.",

@@ -54,7 +54,7 @@ register! {
     L0007, 2, "invalid backend",
         "`--backend` accepts `auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`, and only in collective mode.";
     L0008, 2, "missing or invalid platform variable",
-        "The environment looks like PaddleCloud's, but one of its variables is missing, is not a number, or conflicts with another. The message names it.";
+        "The environment looks like PaddleCloud's or Slurm's, but one of its variables is missing, cannot be read, or conflicts with another. The message names it.";
     L0009, 2, "invalid environment variable",
         "An environment variable that replaces a flag has a value that the flag does not accept. Unset or correct it.";
     L0010, 125, "not enough free ports",
@@ -107,6 +107,12 @@ register! {
         "A server of a parameter-server job is running, but did not listen on its port for 30 s. Trainers were started anyway, as Paddle does: most of them retry until they can connect. The server is slow, or listens on another port than its own. `--server-timeout` waits longer and ends the job when it expires; `--server-timeout 0s` does not wait.";
     L0035, 0, "preparing the job takes long",
         "umiak has waited for 5 s until a file or directory could be created, read or written. The message names it. Usually its file system does not respond. Ctrl-C ends umiak.";
+    L0036, 2, "several copies of umiak on one node",
+        "`srun` or `mpirun` started several copies of umiak on one node, and the command line names no nodes. Each copy would start all ranks of the node. Start one copy on each node (`srun --ntasks-per-node=1`, `mpirun --map-by ppr:1:node`) and set the number of ranks with `--nproc_per_node`. If each copy is meant to be a job of its own, add `--nnodes 1`.";
+    L0037, 2, "the hosts of mpirun are unknown",
+        "`mpirun` started several copies of umiak, and the command line does not say where they meet. The variables of `mpirun` name the host where it was started, but not those where its processes run, so umiak cannot find a host that all of them reach. Name the host of one process, on all of them: `--master HOST:PORT --nnodes N`. Inside a Slurm allocation with one process on each of its nodes no flags are needed.";
+    L0038, 0, "only one node of the allocation is used",
+        "umiak runs in a batch script or a shell of a Slurm allocation with several nodes. It was not started on the other nodes, and does not wait for them. `srun --ntasks-per-node=1 umiak launch …` starts it on all nodes of the allocation; `--nnodes 1` means this node alone, without this notice.";
     F0001, 2, "the document cannot be read",
         "The file does not exist, is not readable, is a directory, or is not UTF-8 text. `-` reads standard input.";
     F0002, 2, "invalid YAML",

@@ -1,6 +1,8 @@
 //! The default rendezvous port: each node computes it from data that all nodes have. Concurrent jobs on the same hosts
 //! rarely get the same port.
 
+use super::Port;
+
 /// The range of ports.
 pub(crate) const FIRST_PORT: u16 = 7168;
 pub(crate) const PORTS: u16 = 64;
@@ -9,6 +11,12 @@ pub(crate) const PORTS: u16 = 64;
 pub(crate) fn ports(job: &str, list: &str) -> impl Iterator<Item = u16> + use<> {
     let offset = (hash(job, list) % u64::from(PORTS)) as u16;
     (0..PORTS).map(move |step| FIRST_PORT + (offset + step) % PORTS)
+}
+
+/// The port of a step of Slurm. Neighbouring steps of a job, and the same step of neighbouring jobs, have different ones.
+pub(crate) fn port_of_step(job: u64, step: u64) -> Port {
+    let offset = job.wrapping_mul(9).wrapping_add(step) % u64::from(PORTS);
+    Port::new(FIRST_PORT + offset as u16).expect("not 0")
 }
 
 fn hash(job: &str, list: &str) -> u64 {
@@ -32,5 +40,15 @@ mod tests {
         assert_eq!(tried[..2], [7231, 7168]);
         tried.sort_unstable();
         assert_eq!(tried, (FIRST_PORT..FIRST_PORT + PORTS).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn steps_that_run_side_by_side_have_different_ports() {
+        assert_eq!(port_of_step(12, 0).get(), 7212);
+        let steps = (0..u64::from(PORTS)).map(|step| port_of_step(12, step));
+        assert_eq!(steps.collect::<std::collections::BTreeSet<_>>().len(), usize::from(PORTS));
+        let jobs = (0..u64::from(PORTS)).map(|job| port_of_step(1_000_000 + job, 0));
+        assert_eq!(jobs.collect::<std::collections::BTreeSet<_>>().len(), usize::from(PORTS));
+        assert!((FIRST_PORT..FIRST_PORT + PORTS).contains(&port_of_step(u64::MAX, u64::MAX).get()));
     }
 }

@@ -40,9 +40,9 @@ pub use pipeline::{
 };
 pub use request::{
     Backend, CommandRequest, Crew, DeviceRequest, ELASTIC_WINDOW, Elastic, ElasticLevel, EtcdPlace, HeterStage,
-    Interpreter, LogNames, LogRequest, MAX_NODES, Mode, Nodes, Omp, PaddleHabits, PaddleVariables, Pod, PortRequest,
-    Processes, Proxies, Request, Rotation, SERVER_PATIENCE, Scaling, ScriptKind, ServerMode, StoreHost, TorchHabits,
-    TorchLogs, TorchVariables,
+    Interpreter, LogNames, LogRequest, MAX_NODES, Mode, Nodes, Omp, PaddleHabits, PaddleVariables, Placement, Pod,
+    PortRequest, Processes, Proxies, Request, Rotation, SERVER_PATIENCE, Scaling, ScriptKind, ServerMode, StoreHost,
+    TorchHabits, TorchLogs, TorchVariables,
 };
 pub use streams::{OnConsole, PrefixOf, Stream, StreamMap, StreamRules, Streams, substituted};
 pub use time::{Timestamp, shown};

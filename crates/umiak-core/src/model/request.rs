@@ -21,6 +21,8 @@ pub struct Request {
     pub line: String,
     pub mode: Mode,
     pub nodes: Nodes,
+    /// Present if a scheduler names the nodes, and which of them this is.
+    pub placement: Option<Placement>,
     /// Present if the nodes may come and go.
     pub elastic: Option<Elastic>,
     /// The address given for this node. The legacy generation uses it only with several nodes: it takes a single node's
@@ -320,6 +322,15 @@ pub enum Nodes {
     Etcd { at: Box<EtcdPlace>, nodes: u32, source: String },
 }
 
+/// What a scheduler says about this node of [`Nodes::Master`]. Its rank is [`Request::node_rank`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// For messages: `Slurm step 12.0`.
+    pub by: String,
+    /// True on the node that coordinates. If it is unknown, the node with the master's address does.
+    pub leads: Option<bool>,
+}
+
 /// Where in etcd the nodes of a job meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdPlace {
@@ -553,6 +564,7 @@ pub(crate) mod tests {
             line: "umiak launch train.py".to_owned(),
             mode: Mode::Collective,
             nodes: Nodes::One,
+            placement: None,
             elastic: None,
             host: None,
             ip: None,

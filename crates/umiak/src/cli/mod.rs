@@ -112,7 +112,7 @@ fn hide_secrets() {
 /// Logs the options of the command line.
 fn options(spec: &LaunchSpec) {
     let request = &spec.request;
-    info!(job = %request.job_id, script = ?request.command.script, nodes = request.nodes.count(), "launch");
+    info!(job = %request.job_id, script = ?request.command.script, nodes = request.nodes.count(), by = ?request.placement, "launch");
     debug!(spelling = ?spec.spelling, mode = ?request.mode, devices = ?request.devices, logs = ?request.logs, own = ?spec.own, "options");
 }
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use super::allocation::Allocation;
 use super::arguments::{Arguments, Source};
 use super::environment::{Environment, bad_number};
 use super::flags::{FLAGS, Heading, Owner, Support};
@@ -10,7 +11,7 @@ use super::mode::Kind;
 use super::{Compat, stranger, words};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse::{self, Item, Line};
-use crate::model::{Backend, DeviceKind, DeviceRequest, Generation, JobId, Nodes};
+use crate::model::{Backend, DeviceKind, DeviceRequest, Generation, JobId, Nodes, Port};
 
 /// Messages for the user.
 #[derive(Debug, Default)]
@@ -54,6 +55,12 @@ pub(super) struct Checks<'a> {
     pub(super) kind: Kind,
     pub(super) env: &'a Environment,
     pub(super) issues: &'a mut Issues,
+    /// The port where the nodes meet, if given.
+    pub(super) rdzv_port: Option<Port>,
+    /// `umiak launch`, for messages.
+    pub(super) program: &'a str,
+    /// The nodes of a scheduler, if they are used.
+    pub(super) allocation: Option<Box<Allocation>>,
 }
 
 impl Checks<'_> {

@@ -6,6 +6,7 @@
 //!
 //! Nothing here inspects the machine: the plan finds devices and ports.
 
+pub mod allocation;
 mod arguments;
 mod checks;
 mod cloud;

@@ -7,6 +7,7 @@
 //! | `--master` and `--nnodes N` | the nodes that join there; `--ips` is ignored, as in Paddle |
 //! | `--nnodes N` alone | the same, with this node as the master |
 //! | `--nnodes MIN:MAX` with or without `--master` | the same, and nodes may come and go |
+//! | nothing, inside a step of Slurm | those of the step (see `allocation`) |
 //! | `--master etcd://…`, `--elastic_server` | those that join in etcd (see `elastic`) |
 //!
 //! Lists of servers and trainers take precedence (see `servers`).
@@ -14,6 +15,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::allocation::{Found, Left};
 use super::checks::{Checks, parse_address};
 use super::mode::Kind;
 use crate::diag::{Code, Diagnostic};
@@ -35,6 +37,13 @@ impl Checks<'_> {
             _ => (Nodes::One, None),
         };
         let master = self.arguments.text("master").filter(|_| self.generation == Generation::Current);
+        if listed.is_empty()
+            && self.arguments.text("ips").is_none()
+            && self.arguments.text("master").is_none()
+            && let Some(nodes) = self.allocated()
+        {
+            return (nodes, None);
+        }
         if let Some(master) = master.filter(|_| nodes > 1) {
             if !listed.is_empty() {
                 self.idle(self.arguments.name("ips"), "the nodes meet at `--master`");
@@ -55,6 +64,31 @@ impl Checks<'_> {
                 (Nodes::Auto { nodes, source: self.arguments.name(attribute).to_owned() }, None)
             }
             _ => one,
+        }
+    }
+
+    /// The nodes of a scheduler, if it has given this process several, and the command line does not ask for others.
+    fn allocated(&mut self) -> Option<Nodes> {
+        let mut nodes = None;
+        for attribute in ["nnodes", "np"].into_iter().filter(|attribute| self.arguments.is_set(attribute)) {
+            let text = self.arguments.text(attribute).map(str::to_owned);
+            let text = text.or_else(|| self.arguments.int(attribute).map(|count| count.to_string()));
+            let (min, max) = range(&text.unwrap_or_default())?;
+            nodes = Some(u32::try_from(max).ok().filter(|_| min == max)?);
+        }
+        let flags = "--master HOST:6768 --nnodes {}";
+        let left = Left { env: self.env, nodes, port: self.rdzv_port, program: self.program, flags };
+        match self.report(left.find())? {
+            Found::Nothing => None,
+            Found::Alone(notice) => {
+                self.issues.notices.push(*notice);
+                None
+            }
+            Found::Several(allocation) => {
+                let nodes = allocation.nodes.clone();
+                self.allocation = Some(allocation);
+                Some(nodes)
+            }
         }
     }
 
@@ -248,6 +282,9 @@ impl Checks<'_> {
         if matches!(nodes, Nodes::Etcd { .. }) {
             return None;
         }
+        if let Some(allocation) = &self.allocation {
+            return Some(allocation.rank);
+        }
         let rank = self.arguments.int("rank").and_then(|rank| u32::try_from(rank).ok())?;
         if let Nodes::Master { nodes, .. } | Nodes::Auto { nodes, .. } = nodes
             && rank >= *nodes
@@ -304,6 +341,7 @@ impl Checks<'_> {
     pub(super) fn idle_about_nodes(&mut self, nodes: &Nodes, ip: Option<IpAddr>) {
         let why = match nodes {
             _ if self.kind == Kind::Pod => "the platform sets which node this is",
+            _ if self.allocation.is_some() => "Slurm or `mpirun` sets which node this is",
             Nodes::One => "the job has one node",
             Nodes::List { .. } => "nodes keep the order of the list",
             Nodes::Etcd { .. } => "nodes that meet in etcd get their ranks when they join",
@@ -328,7 +366,11 @@ impl Checks<'_> {
                 self.idle("--host", "the legacy launcher takes the address of a single node from `--ips`");
             }
         }
-        if matches!(nodes, Nodes::Master { .. }) && self.kind != Kind::Pod && self.arguments.is_set("rdzv-port") {
+        if matches!(nodes, Nodes::Master { .. })
+            && self.kind != Kind::Pod
+            && self.allocation.is_none()
+            && self.arguments.is_set("rdzv-port")
+        {
             self.idle("--rdzv-port", "the port is that of `--master`");
         }
     }

@@ -94,8 +94,18 @@ fn parse_paddle(
     }
     let command_line = command_line(argv, line.script_args.len());
     let shown_line = shown_line(&spelling, argv, line.script_args.len());
-    let mut checks =
-        Checks { arguments: &arguments, generation, compat, kind: Kind::Collective, env, issues: &mut issues };
+    let program = spelling.program();
+    let mut checks = Checks {
+        arguments: &arguments,
+        generation,
+        compat,
+        kind: Kind::Collective,
+        env,
+        issues: &mut issues,
+        rdzv_port: own.rdzv_port,
+        program: &program,
+        allocation: None,
+    };
     checks.not_in_this_version(&script);
     checks.kind = checks.choose_kind();
     let kind = checks.kind;
@@ -124,6 +134,11 @@ fn parse_paddle(
         Kind::Servers | Kind::Heter if backend != Backend::Auto => (Mode::Collective, Nodes::One, None),
         Kind::Servers | Kind::Heter => with_crews(&mut checks),
         Kind::Pod => in_pod(&mut checks, job_id.as_str(), own.rdzv_port),
+    };
+    let allocation = checks.allocation.clone();
+    let job_id = match &allocation {
+        Some(allocation) if !arguments.is_set("job_id") => allocation.job_id.clone(),
+        _ => job_id,
     };
     let elastic = checks.elastic(&nodes);
     checks.without_effect(&line, &nodes, ip, elastic.is_some());
@@ -169,11 +184,12 @@ fn parse_paddle(
             _ => checks.node_rank(&nodes),
         },
         // The platform sets the ranks, and nodes in etcd get theirs when they join.
-        sort_ip: arguments.is_switched_on("sort_ip") && kind != Kind::Pod && !in_etcd,
+        sort_ip: arguments.is_switched_on("sort_ip") && kind != Kind::Pod && !in_etcd && allocation.is_none(),
         uneven: arguments.is_switched_on("uneven"),
         elastic,
         mode,
         nodes,
+        placement: allocation.map(|allocation| allocation.placement),
         devices: checks.devices(),
         share_devices: arguments.is_switched_on("share-devices"),
         processes: checks.nproc_per_node().map_or(Processes::PerDevice, Processes::Number),

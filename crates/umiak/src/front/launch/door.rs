@@ -161,7 +161,8 @@ impl LaunchDoor {
 
 impl Door for LaunchDoor {
     fn planned(&self, core: &Core<'_>) -> Vec<String> {
-        words::planned(&core.job.plan, self.logs_at(&core.job.plan), core.run.recorder.run_name())
+        let placement = self.spec.request.placement.as_ref();
+        words::planned(&core.job.plan, placement, self.logs_at(&core.job.plan), core.run.recorder.run_name())
     }
 
     fn common(&self, plan: &Plan) -> Common {
@@ -202,7 +203,12 @@ impl Door for LaunchDoor {
         }
         if self.run.attempt > self.told_attempt {
             self.told_attempt = self.run.attempt;
-            let parts = words::planned(&core.job.plan, self.logs_at(&core.job.plan), None);
+            let parts = words::planned(
+                &core.job.plan,
+                self.spec.request.placement.as_ref(),
+                self.logs_at(&core.job.plan),
+                None,
+            );
             core.say(|style| style.progress("Planned", &parts, &time_of_day()));
         }
         Ok(())

@@ -92,7 +92,8 @@ pub(super) fn beside(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
-/// `--master`: the first node with that address becomes the coordinator.
+/// `--master`: the first node with that address becomes the coordinator, unless a scheduler says which node does. Several
+/// nodes of a scheduler may be one host.
 fn at_master(
     spec: &LaunchSpec,
     inventory: &Inventory,
@@ -107,7 +108,16 @@ fn at_master(
     let resolved: Vec<IpAddr> =
         (host, port).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect()).unwrap_or_default();
     let is_own = |ip: &IpAddr| ip.is_loopback() || inventory.addresses.iter().any(|own| own.ip == *ip);
-    if let Some(own) = resolved.iter().find(|ip| is_own(ip)) {
+    let leads = spec.request.placement.as_ref().and_then(|placement| placement.leads);
+    if leads == Some(true) {
+        let host = Some(listen(port, spec, key)?);
+        // A host's own name may stand for 127.0.1.1 there, as in Debian, where other nodes do not reach it.
+        let is_reached = |ip: &&IpAddr| is_own(ip) && (!ip.is_loopback() || **ip == Ipv4Addr::LOCALHOST);
+        let own = resolved.iter().find(is_reached).copied();
+        let address = spec.request.host.or(own).unwrap_or_else(|| nodes::likely_address(&inventory.addresses));
+        return Ok(MeetingPlace { target: Target::Address(beside(port)), host, address, expects, at });
+    }
+    if let Some(own) = resolved.iter().find(|ip| leads.is_none() && is_own(ip)) {
         match rendezvous::bind(port) {
             Ok(listener) => {
                 return Ok(MeetingPlace {

@@ -1,6 +1,6 @@
 //! Console lines of a launched job.
 
-use umiak_core::model::Device;
+use umiak_core::model::{Device, Placement};
 use umiak_core::plan::Plan;
 
 use crate::clock::time_of_day;
@@ -9,9 +9,15 @@ use crate::screen::Style;
 use crate::screen::style::ranges;
 
 /// The parts of the `Planned` line.
-pub(super) fn planned(plan: &Plan, log_dir: Option<String>, run: Option<String>) -> Vec<String> {
+pub(super) fn planned(
+    plan: &Plan,
+    placement: Option<&Placement>,
+    log_dir: Option<String>,
+    run: Option<String>,
+) -> Vec<String> {
     let nodes = plan.topology().nodes.len();
-    let mut parts = vec![format!("{} on {nodes} node{}", everywhere(plan), if nodes == 1 { "" } else { "s" })];
+    let of = placement.map(|placement| format!(" of {}", placement.by)).unwrap_or_default();
+    let mut parts = vec![format!("{} on {nodes} node{}{of}", everywhere(plan), if nodes == 1 { "" } else { "s" })];
     if nodes > 1 {
         let here: Vec<_> = plan.replicas.iter().map(|replica| replica.slot).collect();
         parts.push(format!("here {}", crowd(plan, &here).names));

@@ -56,8 +56,19 @@ pub(super) fn parse(
     issues.errors.extend(own::fill(&mut own, env).err());
     let mut reading = Reading { spelling: &spelling, arguments: &arguments, env, issues: &mut issues };
     reading.refuse();
-    let Meeting { nodes, elastic, store, job_id, is_named, random_id, host, node_rank, timeout, node_timeout } =
-        reading.meeting();
+    let Meeting {
+        nodes,
+        placement,
+        elastic,
+        store,
+        job_id,
+        is_named,
+        random_id,
+        host,
+        node_rank,
+        timeout,
+        node_timeout,
+    } = reading.meeting(own.rdzv_port);
     if let Some(timeout) = timeout.filter(|_| arguments.text("rdzv-timeout").is_none()) {
         own.rdzv_timeout = timeout;
     }
@@ -134,6 +145,7 @@ pub(super) fn parse(
             logs,
         }),
         nodes,
+        placement,
         elastic,
     };
     reading.idle(&request);

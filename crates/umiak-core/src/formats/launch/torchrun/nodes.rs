@@ -7,8 +7,9 @@ use super::Reading;
 use super::conf::Conf;
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
+use crate::formats::launch::allocation::{Allocation, Found, Left};
 use crate::formats::launch::elastic::shared_id;
-use crate::model::{ELASTIC_WINDOW, Elastic, EtcdPlace, JobId, MAX_NODES, Nodes, Port, StoreHost};
+use crate::model::{ELASTIC_WINDOW, Elastic, EtcdPlace, JobId, MAX_NODES, Nodes, Placement, Port, StoreHost};
 
 /// torchrun's ports.
 const STATIC_PORT: u16 = 29_500;
@@ -17,6 +18,7 @@ const C10D_PORT: u16 = 29_400;
 /// What the flags of the rendezvous say.
 pub(super) struct Meeting {
     pub(super) nodes: Nodes,
+    pub(super) placement: Option<Placement>,
     pub(super) elastic: Option<Elastic>,
     pub(super) store: StoreHost,
     pub(super) job_id: JobId,
@@ -40,7 +42,7 @@ pub(super) enum Backend {
 }
 
 impl Reading<'_> {
-    pub(super) fn meeting(&mut self) -> Meeting {
+    pub(super) fn meeting(&mut self, port: Option<Port>) -> Meeting {
         let (min, count) = self.count();
         let standalone = self.arguments.is_switched_on("standalone");
         if standalone && count > 1 {
@@ -52,6 +54,10 @@ impl Reading<'_> {
             let message = format!("`--nnodes {min}:{count}` cannot be used with the backend `static`");
             let hint = "nodes come and go with `--rdzv-backend c10d --rdzv-endpoint HOST:29400`";
             self.error(Diagnostic::error(Code::L0002, message).hint(hint));
+        }
+        let allocation = if standalone || backend == Backend::Etcd { None } else { self.allocated(min, count, port) };
+        if let Some(allocation) = allocation {
+            return self.allocated_meeting(*allocation, backend);
         }
         let endpoint = if standalone { None } else { self.endpoint(backend, count) };
         // Without an endpoint or a port, torchrun makes a rendezvous of its own, with a random id.
@@ -90,7 +96,63 @@ impl Reading<'_> {
         // In etcd it is the lease of a node.
         let node_timeout = conf.keep_alive().filter(|_| backend == Backend::C10d);
         let timeout = conf.timeout;
-        Meeting { nodes, elastic, store, job_id, is_named, random_id, host, node_rank, timeout, node_timeout }
+        let placement = None;
+        Meeting {
+            nodes,
+            placement,
+            elastic,
+            store,
+            job_id,
+            is_named,
+            random_id,
+            host,
+            node_rank,
+            timeout,
+            node_timeout,
+        }
+    }
+
+    /// The nodes of a scheduler, if it has given this process several, and neither flags nor variables ask for others.
+    fn allocated(&mut self, min: u32, count: u32, port: Option<Port>) -> Option<Box<Allocation>> {
+        let says = ["rdzv_endpoint", "master_addr", "master_port", "node_rank"];
+        if min != count || says.iter().any(|attribute| self.arguments.is_set(attribute)) {
+            return None;
+        }
+        let nodes = self.arguments.text("nnodes").map(|_| count);
+        let flags = "--rdzv-backend c10d --rdzv-endpoint HOST:29400 --nnodes {}";
+        let program = self.spelling.program();
+        let left = Left { env: self.env, nodes, port, program: &program, flags };
+        match left.find() {
+            Ok(Found::Nothing) => None,
+            Ok(Found::Alone(notice)) => {
+                self.issues.notices.push(*notice);
+                None
+            }
+            Ok(Found::Several(allocation)) => Some(allocation),
+            Err(error) => {
+                self.error(error);
+                None
+            }
+        }
+    }
+
+    fn allocated_meeting(&mut self, allocation: Allocation, backend: Backend) -> Meeting {
+        let Allocation { nodes, rank, placement, job_id } = allocation;
+        let given_id = self.arguments.text("rdzv_id").filter(|id| *id != "none").map(str::to_owned);
+        let conf = self.conf(backend);
+        Meeting {
+            store: self.store(backend, &nodes, None, None),
+            nodes,
+            placement: Some(placement),
+            elastic: None,
+            is_named: given_id.is_some(),
+            job_id: given_id.map_or(job_id, |id| self.job_id(id)),
+            random_id: false,
+            host: self.arguments.text("local_addr").and_then(|text| unbracketed(text).parse().ok()),
+            node_rank: Some(rank),
+            timeout: conf.timeout,
+            node_timeout: conf.keep_alive().filter(|_| backend == Backend::C10d),
+        }
     }
 
     /// The place in etcd; `None` if an error is reported.
