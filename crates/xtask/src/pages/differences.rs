@@ -42,12 +42,18 @@ const PADDLE: &str = "
 
 Flags that only umiak has may change more. With `--store-relay`, `PADDLE_MASTER` of rank 0 is another endpoint than that of
 the other ranks.
+
+Inside a step of Slurm, a command line that names no nodes runs on the nodes of the step, with the job id `slurm-JOB.STEP`. Paddle's launcher
+runs on each of them alone, with the job id `default` ([Slurm](../guide/slurm.md)).
 ";
 
 const TORCHRUN: &str = "
 ## torchrun
 
 `umiak torchrun` and `umiak python -m torch.distributed.launch`, compared with torch's.
+
+Inside a step of Slurm, a command line that names no nodes runs on the nodes of the step; torchrun runs on each of them alone
+([Slurm](../guide/slurm.md)).
 ";
 
 /// The entries of each surface that has any, with its title.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use umiak::variables::VARIABLES;
 use umiak_core::contract::torch;
 use umiak_core::formats::launch::flags::FLAGS;
-use umiak_core::formats::launch::{Parsed, Spelling, parse};
+use umiak_core::formats::launch::{Parsed, Spelling, allocation, parse};
 use umiak_core::mask::Known;
 use umiak_core::model::{Contract, FIRST_ATTEMPT, Host, Job, JobId, Part, Policy, Port, Role, RoleName, Workload};
 use umiak_core::plan::command::Resolved;
@@ -28,6 +28,11 @@ pub(super) fn page() -> String {
     text += &table(&["variable", "flag"], overrides());
     text += "\n### Paddle's other variables\n\n";
     text += &table(&["variable", "meaning"], OTHERS.map(|(name, meaning)| [code(name), meaning.to_owned()]));
+    text += SCHEDULERS;
+    text += &table(
+        &["variable", "meaning"],
+        allocation::VARIABLES.iter().map(|(name, text)| [code(name), (*text).to_owned()]),
+    );
     text += RANKS;
     let given = given();
     let is_torch = |name: &str| torch::NAMES.contains(&name);
@@ -45,6 +50,13 @@ pub(super) fn page() -> String {
     }
     text
 }
+
+const SCHEDULERS: &str = "
+### Variables of Slurm and MPI
+
+Read if the command line does not name the nodes ([Slurm](../guide/slurm.md)).
+
+";
 
 const SERVERS: &str = "
 ### Parameter-server jobs

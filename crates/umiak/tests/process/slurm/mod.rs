@@ -6,9 +6,11 @@
 //! | `lists` | node lists, compared with `scontrol show hostnames` |
 //! | `steps` | `srun umiak launch` and `srun umiak torchrun`: nodes, failures, several steps, signals |
 //! | `elsewhere` | batch scripts, several tasks on a node, `mpirun` |
+//! | `guide` | the job scripts of the guide |
 
 mod cluster;
 mod elsewhere;
+mod guide;
 mod lists;
 mod steps;
 
@@ -23,6 +25,7 @@ pub(super) fn register(suite: &mut Suite) {
     lists::register(suite);
     steps::register(suite);
     elsewhere::register(suite);
+    guide::register(suite);
 }
 
 /// Writes a shell script that ranks run.
