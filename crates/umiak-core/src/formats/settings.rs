@@ -61,6 +61,7 @@ impl Default for Settings {
             memory_bytes: Some(gib << 30),
             gpus,
             shm_bytes: None,
+            storage_bytes: None,
         };
         Self {
             queues: BTreeMap::from([("default".to_owned(), Queue::default())]),
@@ -125,6 +126,7 @@ pub fn parse(source: &Source) -> Result<Settings, Vec<Diagnostic>> {
             memory_bytes: entries.value(reader, "mem", Reader::memory),
             gpus: entries.value(reader, "gpu", |reader, what, node| reader.number(what, node, 0, 1024)).unwrap_or(0),
             shm_bytes: None,
+            storage_bytes: None,
         })
     }));
     settings.filesystems.extend(each(&mut reader, file.get("fs"), "fs", |reader, what, node| {
@@ -228,7 +230,13 @@ mod tests {
         assert_eq!(settings.queues["gpu"].engine.as_deref(), Some("local"));
         assert_eq!(
             settings.flavours["large"],
-            Resources { cpu_millis: Some(8000), memory_bytes: Some(32 << 30), gpus: 2, shm_bytes: None }
+            Resources {
+                cpu_millis: Some(8000),
+                memory_bytes: Some(32 << 30),
+                gpus: 2,
+                shm_bytes: None,
+                storage_bytes: None
+            }
         );
         assert_eq!(settings.flavours["flavour1"], Resources { cpu_millis: Some(500), ..Resources::default() });
         assert_eq!(settings.filesystems["data"], PathBuf::from("/mnt/data"));

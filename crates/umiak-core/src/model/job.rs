@@ -136,6 +136,9 @@ pub struct Resources {
     /// The size of `/dev/shm`, for engines that have containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shm_bytes: Option<u64>,
+    /// Disk space for files of the replica, for engines that can limit it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_bytes: Option<u64>,
 }
 
 impl Resources {

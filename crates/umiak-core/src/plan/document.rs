@@ -310,7 +310,8 @@ pub(super) mod tests {
         trainers.work.command = vec!["python".into(), "train.py".into()];
         trainers.work.env = vec![("LR".into(), "0.1".into())];
         trainers.work.dir = Some("work".into());
-        trainers.work.resources = Resources { cpu_millis: Some(1500), memory_bytes: None, gpus: 1, shm_bytes: None };
+        trainers.work.resources =
+            Resources { cpu_millis: Some(1500), memory_bytes: None, gpus: 1, shm_bytes: None, storage_bytes: None };
         Job {
             name: JobId::new("ctr").unwrap(),
             labels: BTreeMap::new(),

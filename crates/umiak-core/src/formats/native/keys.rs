@@ -436,6 +436,13 @@ pub static RESOURCES: Table = Table {
         ),
         key("gpu", KeyKind::Number(0, 1024), "`0`", "Number of GPUs, reserved for the replica while it runs.", "1"),
         key("shm", KeyKind::Memory, "", "Size of `/dev/shm`, for engines that have containers.", "512Mi"),
+        key(
+            "storage",
+            KeyKind::Memory,
+            "",
+            "Disk space for the files of the replica: a limit where the engine can enforce it.",
+            "10Gi",
+        ),
     ],
 };
 

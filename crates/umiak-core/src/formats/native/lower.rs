@@ -401,6 +401,7 @@ fn resources(reader: &mut Reader<'_>, raw: &RawRole, settings: &Settings) -> Res
     resources.memory_bytes = raw.resources.memory.or(resources.memory_bytes);
     resources.gpus = raw.resources.gpu.unwrap_or(resources.gpus);
     resources.shm_bytes = raw.resources.shm.or(resources.shm_bytes);
+    resources.storage_bytes = raw.resources.storage.or(resources.storage_bytes);
     resources
 }
 

@@ -102,6 +102,7 @@ pub(super) struct RawResources {
     pub(super) memory: Option<u64>,
     pub(super) gpu: Option<u32>,
     pub(super) shm: Option<u64>,
+    pub(super) storage: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -486,6 +487,7 @@ fn resources(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawReso
         memory: entries.value(reader, "memory", Reader::memory),
         gpu: entries.value(reader, "gpu", |reader, what, node| reader.number(what, node, 0, 1024)),
         shm: entries.value(reader, "shm", Reader::memory),
+        storage: entries.value(reader, "storage", Reader::memory),
     })
 }
 

@@ -132,7 +132,13 @@ fn the_example_of_the_design() {
     assert_eq!(trainer.work.env, [("LR".to_owned(), "0.1".to_owned())]);
     assert_eq!(
         trainer.work.resources,
-        Resources { cpu_millis: Some(2000), memory_bytes: Some(4 << 30), gpus: 1, shm_bytes: None }
+        Resources {
+            cpu_millis: Some(2000),
+            memory_bytes: Some(4 << 30),
+            gpus: 1,
+            shm_bytes: None,
+            storage_bytes: None
+        }
     );
     assert_eq!(trainer.completion, Completion { min_failed: 1, min_succeeded: MinSucceeded::All, decides: true });
     assert_eq!(trainer.start_after, [StartAfter { role: 0, when: When::Ready }]);
@@ -288,6 +294,7 @@ fn keys_of_a_role() {
 fn what_openpai_jobs_need() {
     let main = |keys: &str| job(&role(keys)).roles.remove(1);
     assert_eq!(main("resources: {shm: 64Mi}").work.resources.shm_bytes, Some(64 << 20));
+    assert_eq!(main("resources: {storage: 10Gi}").work.resources.storage_bytes, Some(10 << 30));
     assert_eq!(main("restarts: unlimited").restart.rule.max, Restart::UNLIMITED);
     assert_eq!(main("restarts: {max_platform: unlimited}").restart.rule.max_platform, Restart::UNLIMITED);
     assert_eq!(main("contracts: [pai, torch]").work.contracts, Some(vec![Contract::Pai, Contract::Torch]));

@@ -230,6 +230,7 @@ fn resources(resources: &Resources) -> Vec<Pair> {
     pairs.extend(resources.memory_bytes.map(|bytes| ("memory", units::memory_written(bytes))));
     pairs.extend((resources.gpus > 0).then(|| ("gpu", resources.gpus.to_string())));
     pairs.extend(resources.shm_bytes.map(|bytes| ("shm", units::memory_written(bytes))));
+    pairs.extend(resources.storage_bytes.map(|bytes| ("storage", units::memory_written(bytes))));
     pairs
 }
 
@@ -470,7 +471,7 @@ mod tests {
             let text = written(&read(&format!("umiak: v1\n{keys}\nroles: {{main: {{command: x}}}}")), &[]);
             assert!(text.contains(expected), "{text}");
         }
-        let roles = "  a:\n    replicas: 2\n    resources: {cpu: 500m, memory: 6500Mi, gpu: 1, shm: 1Gi}\n    ports: {rpc: 2, http: {port: 80}}\n    completes: false\n    restarts: {max: 3, max_backoff: 1m, scope: role}\n    timeout: 1m\n    start_timeout: 1h\n    grace: 0s\n    contracts: []\n    env:\n      A: 0.10\n      'odd,name': |\n        two\n          lines\n    command: [true, --a, 'b c#']\n  'null':\n    replicas: 3\n    start_after: [a, {role: a, when: started}]\n    completion: {min_failed: 0, min_succeeded: 2}\n    restarts: 0\n    command: |\n      one\n\n      two\n";
+        let roles = "  a:\n    replicas: 2\n    resources: {cpu: 500m, memory: 6500Mi, gpu: 1, shm: 1Gi, storage: 10Gi}\n    ports: {rpc: 2, http: {port: 80}}\n    completes: false\n    restarts: {max: 3, max_backoff: 1m, scope: role}\n    timeout: 1m\n    start_timeout: 1h\n    grace: 0s\n    contracts: []\n    env:\n      A: 0.10\n      'odd,name': |\n        two\n          lines\n    command: [true, --a, 'b c#']\n  'null':\n    replicas: 3\n    start_after: [a, {role: a, when: started}]\n    completion: {min_failed: 0, min_succeeded: 2}\n    restarts: 0\n    command: |\n      one\n\n      two\n";
         let text = format!("umiak: v1\nname: x\nroles:\n{roles}");
         assert_eq!(written(&read(&text), &[]), text);
     }

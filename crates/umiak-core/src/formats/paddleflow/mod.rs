@@ -73,9 +73,8 @@ pub(super) fn read(reader: &mut Reader<'_>, mut root: Node, given: &Given<'_>) -
         work: None,
         masked,
         secrets: secrets::values(&graph, &names, given.params),
-        needed: Vec::new(),
-        flavours: BTreeMap::new(),
         special: raw.special.clone(),
+        ..Reading::default()
     };
     reader.hidden = reading.secrets.clone();
     if reader.errors.is_empty() {

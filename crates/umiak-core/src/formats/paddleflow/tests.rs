@@ -27,7 +27,7 @@ fn with(text: &str, params: &[(&str, &str)], disabled: &[&str]) -> Result<Docume
     let params: Vec<(String, String)> = params.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     let disabled: Vec<String> = disabled.iter().map(|path| (*path).to_owned()).collect();
     let settings = settings();
-    let given = Given { params: &params, disabled: &disabled, settings: &settings, dir: Path::new("/here") };
+    let given = Given { disabled: &disabled, dir: Path::new("/here"), ..Given::new(&params, &settings) };
     parse(&Source::new("run.yaml", text), &given)
 }
 
@@ -55,13 +55,13 @@ fn said(one: &Diagnostic) -> String {
 
 fn dialect(text: &str) -> Option<Dialect> {
     let settings = settings();
-    let given = Given { params: &[], disabled: &[], settings: &settings, dir: Path::new("/here") };
+    let given = Given { dir: Path::new("/here"), ..Given::new(&[], &settings) };
     check(&Source::new("run.yaml", text), &given).dialect
 }
 
 fn checked(text: &str) -> Vec<String> {
     let settings = settings();
-    let given = Given { params: &[], disabled: &[], settings: &settings, dir: Path::new("/here") };
+    let given = Given { dir: Path::new("/here"), ..Given::new(&[], &settings) };
     check(&Source::new("run.yaml", text), &given).diagnostics.iter().map(said).collect()
 }
 
@@ -630,7 +630,7 @@ post_process:
     assert_eq!(refused("k.n", "1"), ["F0033 `run.yaml` has no parameter `k.n`"]);
     assert_eq!(refused("t", "word"), ["F0011 3: `-p t` must be a whole number"]);
     let settings = settings();
-    let given = Given { params: &[], disabled: &[], settings: &settings, dir: Path::new("/here") };
+    let given = Given { dir: Path::new("/here"), ..Given::new(&[], &settings) };
     let checked = check(&Source::new("run.yaml", text), &given);
     assert_eq!((checked.work, checked.needed), (None, vec!["d.c.need".to_owned()]));
     // A value is never searched for templates.
@@ -780,7 +780,13 @@ fn what_steers_a_step() {
         (1, Some("i"), Some("default"), Some("high"))
     );
     assert_eq!(role.work.command, ["/bin/sh", "-c", "bash -c \"echo\""]);
-    let gpu = Resources { cpu_millis: Some(4000), memory_bytes: Some(8 << 30), gpus: 1, shm_bytes: None };
+    let gpu = Resources {
+        cpu_millis: Some(4000),
+        memory_bytes: Some(8 << 30),
+        gpus: 1,
+        shm_bytes: None,
+        storage_bytes: None,
+    };
     assert_eq!(role.work.resources, gpu);
     assert_eq!((role.restart.scope, role.restart.rule.max), (Scope::Replica, Restart::UNLIMITED));
     assert!(role.work.env.iter().all(|(name, _)| name != "PF_JOB_MODE"), "the pipeline sets it");
@@ -827,6 +833,7 @@ fn members_inherit() {
         memory_bytes: gib.map(|gib| gib << 30),
         gpus,
         shm_bytes: None,
+        storage_bytes: None,
     };
     assert_eq!(server.work.resources, resources(None, Some(2), 0));
     assert_eq!(first.work.resources, resources(Some(1000), Some(1), 2));

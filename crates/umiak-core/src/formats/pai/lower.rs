@@ -232,6 +232,7 @@ fn lower_role(
                 memory_bytes: (role.memory_mb > 0).then(|| u64::from(role.memory_mb) << 20),
                 gpus: role.gpu,
                 shm_bytes: role.shm_mb.filter(|shm| *shm > 0).map(|shm| u64::from(shm) << 20),
+                storage_bytes: None,
             },
             ports,
             image: image.and_then(|(image, _)| image.uri.clone()),

@@ -331,6 +331,9 @@ fn unenforced(
     if let Some(why) = unlimited {
         what.push(("memory", format!("here: {why}"), why.hint()));
     }
+    if roles().any(|role| role.work.resources.storage_bytes.is_some()) {
+        what.push(("storage", on_engine(), None));
+    }
     if let Some((what, why, hint)) = what.first().filter(|_| wishes.strict_resources) {
         let error = Diagnostic::error(Code::J0020, format!("`resources.{what}` cannot be enforced {why}"));
         let error = hint.iter().fold(error, |error, hint| error.hint(*hint));

@@ -177,7 +177,7 @@ static TABLES: [(&str, &Table, bool); 16] = [
 
 fn read(source: &Source) -> Vec<Diagnostic> {
     let settings = Settings::default();
-    check(source, &Given { params: &[], disabled: &[], settings: &settings, dir: Path::new("/here") }).diagnostics
+    check(source, &Given { dir: Path::new("/here"), ..Given::new(&[], &settings) }).diagnostics
 }
 
 #[test]
