@@ -31,7 +31,7 @@ pub fn read_document(bytes: &[u8]) {
         }
     }
     let is_good = checked.diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error);
-    match convert(&source, &[], &settings) {
+    match convert(&source, &Given::new(&[], &settings)) {
         Ok(converted) => {
             let native = check(&Source::new("native.yaml", converted.text), &Given::new(&[], &settings));
             assert!(is_good && native.diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error));

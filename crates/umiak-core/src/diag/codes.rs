@@ -171,6 +171,14 @@ register! {
         "An OpenPAI job succeeds as soon as all instances of one task role have succeeded; the other roles are stopped. That is what workers beside parameter servers need. Set `minSucceededInstances: -1` in roles whose success must not end the job.";
     F0054, 0, "template left as it is written",
         "The task role uses no `data`, `output` or `script` with this key, so the commands contain the template itself, as in OpenPAI.";
+    F0055, 0, "unknown key ignored",
+        "A key of a submission of PaddleRec is none that umiak or PaddleRec reads, and has no effect. The message names the nearest known key. Keys of `config.yaml` that only a model reads are mentioned only if they look like a misspelt known one.";
+    F0056, 0, "duplicate key, the last one is used",
+        "A mapping of a submission of PaddleRec has the same key twice. As in PaddleRec, the last one counts.";
+    F0060, 2, "the other file of a submission is missing",
+        "A submission of PaddleRec has two files: `config.yaml` says what is trained, and `backend.yaml` where. `umiak submit -m config.yaml -b backend.yaml` names both; `umiak run` of one of them uses the other one, under its usual name, in the same directory. A `config.yaml` whose engine is not a cluster needs no other file.";
+    F0061, 0, "empty setting of PaddleCloud",
+        "A setting of a submission to PaddleCloud is empty. PaddleRec permits that: check whether the job needs it.";
     F0110, 2, "invalid dependency",
         "`deps` of a component of a pipeline names components beside it, separated by commas. One of them does not exist, or components depend on each other in a cycle. Components under `components` have no `deps`: the step that refers to them has.";
     F0111, 2, "reference not allowed here",
@@ -302,7 +310,7 @@ register! {
     J0022, 126, "command not executable",
         "The first word of a role's `command` is a file without execute permission. Run `chmod +x` on it, or put the interpreter in front of it.";
     J0023, 0, "resource not enforced",
-        "The document asks for CPUs or memory, and the limit is not enforced on this host. CPUs are not enforced unless `--strict-resources` binds replicas to their own. A memory limit needs a memory cgroup below umiak's own, and the message shows why there is none: no controller, no permission (containers often have read-only cgroups), or, with cgroup version 2, other processes in the same cgroup, which `systemd-run --user --scope -p Delegate=yes umiak run …` avoids. With `--strict-resources` this is an error. `local` does not use images.";
+        "The document asks for CPUs, memory or storage, and the limit is not enforced on this host. CPUs are not enforced unless `--strict-resources` binds replicas to their own. A memory limit needs a memory cgroup below umiak's own, and the message shows why there is none: no controller, no permission (containers often have read-only cgroups), or, with cgroup version 2, other processes in the same cgroup, which `systemd-run --user --scope -p Delegate=yes umiak run …` avoids. Disk space (`storage`) is not limited on this host. With `--strict-resources` this is an error. `local` does not use images.";
     J0024, 0, "logging out stops this run",
         "The system stops a user's processes at log-out (`KillUserProcesses=yes`) and lingering is off. `loginctl enable-linger` keeps the run alive.";
     J0025, 2, "nothing to do for this run",
@@ -325,6 +333,14 @@ register! {
         "A node of a pipeline has failed before it ran anything: its condition has no answer, the list of its loop cannot be read, or a directory or file of its artifacts cannot be made. The message shows the node and the reason. What depends on it does not run.";
     J0034, 0, "results of earlier runs cannot be used",
         "A step with `cache` runs although an earlier run may have its result: the inputs, or the record of results, cannot be read. The message shows why.";
+    J0035, 2, "a job of this name is running",
+        "A submission of PaddleRec is identified by its `job_name`, and a live run has this name. `--replace` stops that run first; `--name` gives the new one another name.";
+    E0101, 127, "the client of PaddleCloud was not found",
+        "A submission to PaddleCloud is made by the client of the platform, `paddlecloud`, which is not on `PATH`. The files of the submission are written: install the client and run the `job.sh` that the message names.";
+    E0102, 1, "PaddleCloud's client failed",
+        "The client of PaddleCloud ran and did not succeed. Its own messages are above. The files of the submission are kept: `job.sh` can be changed and run again.";
+    E0103, 125, "the files of a submission cannot be written",
+        "A submission to PaddleCloud has a directory of its own in the current one, with copies of the files that `submit.files` names. The directory or a file in it cannot be written or read, a pattern matches no file, or two files have one name. The message shows which.";
 }
 
 impl Code {

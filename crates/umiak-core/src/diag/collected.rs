@@ -65,9 +65,16 @@ impl Collected {
         kept
     }
 
-    /// The same in the order of positions; those without one come first.
+    /// The same in the order of files and positions; those without one come first.
     pub fn into_sorted(mut self) -> Vec<Diagnostic> {
-        self.kept.sort_by_key(|diagnostic| diagnostic.labels.first().map(|label| label.start));
+        let mut files: Vec<String> = Vec::new();
+        for label in self.kept.iter().filter_map(|diagnostic| diagnostic.labels.first()) {
+            if !files.contains(&label.file) {
+                files.push(label.file.clone());
+            }
+        }
+        let place = |file: &str| files.iter().position(|other| other == file);
+        self.kept.sort_by_key(|diagnostic| diagnostic.labels.first().map(|label| (place(&label.file), label.start)));
         self.into_vec()
     }
 }

@@ -10,6 +10,7 @@ pub mod launch;
 mod mutated;
 pub mod native;
 pub mod paddleflow;
+pub mod paddlerec;
 pub mod pai;
 pub mod prefix;
 pub mod settings;
@@ -17,12 +18,16 @@ pub mod units;
 
 use std::path::Path;
 
-use crate::diag::{Code, Diagnostic, Severity, Source, Span};
+use crate::diag::{self, Code, Diagnostic, Severity, Source, Span};
 use crate::model::{Job, Workload};
 use document::reader::{Reader, did_you_mean};
 use document::{Checked, Converted, Document, Format, Reading, Tree};
+use native::write::{Comments, Draft};
 use pai::Conversion;
 use settings::Settings;
+
+/// The usual interpreter.
+const PYTHON: &str = "python3";
 
 /// What a command gives to a document.
 #[derive(Debug, Clone, Copy)]
@@ -34,19 +39,23 @@ pub struct Given<'a> {
     pub settings: &'a Settings,
     /// The directory of file systems that are not in the settings.
     pub dir: &'a Path,
+    /// The other file of a submission of PaddleRec.
+    pub companion: Option<&'a Source>,
+    /// The Python interpreter, for formats that name a module and no command.
+    pub python: &'a str,
 }
 
 impl<'a> Given<'a> {
     /// Nothing but parameters and settings.
     pub fn new(params: &'a [(String, String)], settings: &'a Settings) -> Self {
-        Self { params, disabled: &[], settings, dir: Path::new("") }
+        Self { params, disabled: &[], settings, dir: Path::new(""), companion: None, python: PYTHON }
     }
 }
 
 /// The job or pipeline that a document of any format describes, or all its errors.
 pub fn parse(source: &Source, given: &Given<'_>) -> Result<Document, Vec<Diagnostic>> {
     let (mut reader, reading) = read(source, given).map_err(|error| vec![error])?;
-    let Reading { work, masked, secrets, needed, flavours, .. } = reading;
+    let Reading { work, masked, secrets, needed, flavours, target, .. } = reading;
     for (name, at) in &needed {
         without_value(&mut reader, name, *at);
     }
@@ -58,7 +67,7 @@ pub fn parse(source: &Source, given: &Given<'_>) -> Result<Document, Vec<Diagnos
     let Some(work) = work.filter(|_| reader.errors.is_empty()) else {
         return Err(reader.into_diagnostics());
     };
-    Ok(Document { work, notices: reader.into_diagnostics(), masked, secrets })
+    Ok(Document { work, notices: reader.into_diagnostics(), masked, secrets, target })
 }
 
 fn without_value(reader: &mut Reader<'_>, name: &str, at: Span) {
@@ -90,11 +99,8 @@ pub fn check(source: &Source, given: &Given<'_>) -> Checked {
 }
 
 /// The native document that does the same as a document of any format, or all its errors.
-pub fn convert(
-    source: &Source,
-    params: &[(String, String)],
-    settings: &Settings,
-) -> Result<Converted, Vec<Diagnostic>> {
+pub fn convert(source: &Source, given: &Given<'_>) -> Result<Converted, Vec<Diagnostic>> {
+    let Given { params, settings, .. } = *given;
     let one = |error| vec![error];
     let (format, Tree { root, errors }) = tree(source).map_err(one)?;
     let mut reader = Reader::new(source, errors);
@@ -112,7 +118,7 @@ pub fn convert(
             plain.for_each(|(name, at)| without_value(&mut reader, name, *at));
         }
         Format::PaddleFlow => {
-            let checked = check(source, &Given::new(params, settings)).diagnostics;
+            let checked = check(source, given).diagnostics;
             if checked.iter().any(|diagnostic| diagnostic.severity == Severity::Error) {
                 return Err(checked);
             }
@@ -121,7 +127,7 @@ pub fn convert(
                 "`umiak run` runs it as it is; native documents with `steps` have no artifacts, loops or nested DAGs",
             )]);
         }
-        Format::PaddleRec => return Err(vec![document::not_in_this_version(source, format)]),
+        Format::PaddleRec => return paddlerec_converted(source, given),
     }
     if !reader.errors.is_empty() {
         return Err(reader.into_diagnostics());
@@ -144,6 +150,35 @@ pub fn convert(
     }
     let error = Diagnostic::error(Code::F0019, format!("no native document does the same as `{}`", source.name));
     Err(vec![why.iter().fold(error, |error, why| error.row("reason", why.message.clone()))])
+}
+
+/// The native document of a submission of PaddleRec.
+fn paddlerec_converted(source: &Source, given: &Given<'_>) -> Result<Converted, Vec<Diagnostic>> {
+    let refuse = |message: String, hint: &str| Err(vec![Diagnostic::error(Code::F0019, message).hint(hint)]);
+    let job = match parse(source, given)?.work {
+        Workload::Job(job) => *job,
+        Workload::Pipeline(_) => {
+            let message = format!("`{}` has several modes, which have no native form here", source.name);
+            return refuse(message, "write one runner in `mode`, and convert one after the other");
+        }
+    };
+    let comments = Comments {
+        document: vec![format!("Converted from {}, a submission of PaddleRec.", diag::shown(&source.name))],
+        ..Comments::default()
+    };
+    let draft = Draft { job, params: Vec::new(), secrets: Vec::new(), comments };
+    let text = native::write::write(&draft);
+    match parse(&Source::new(&source.name, &text), &Given::new(&[], given.settings)) {
+        Ok(Document { work: Workload::Job(converted), .. }) if is_same(&converted, &draft.job) => {
+            Ok(Converted { text, format: Format::PaddleRec })
+        }
+        Ok(_) => refuse(format!("no native document does the same as `{}`", source.name), "run it as it is"),
+        Err(errors) => {
+            let error =
+                Diagnostic::error(Code::F0019, format!("no native document does the same as `{}`", source.name));
+            Err(vec![errors.iter().fold(error, |error, why| error.row("reason", why.message.clone()))])
+        }
+    }
 }
 
 /// True for jobs that differ at most in blanks at the end of commands.
@@ -182,7 +217,7 @@ fn read<'a>(source: &'a Source, given: &Given<'_>) -> Result<(Reader<'a>, Readin
             reading
         }
         Format::PaddleFlow => paddleflow::read(&mut reader, root, given),
-        Format::PaddleRec => return Err(document::not_in_this_version(source, format)),
+        Format::PaddleRec => paddlerec::read(&mut reader, root, given),
     };
     Ok((reader, reading))
 }
@@ -200,8 +235,7 @@ fn tree(source: &Source) -> Result<(Format, Tree), Diagnostic> {
     }
     match (format, tree) {
         (Some(format), Ok(tree)) => Ok((format, tree)),
-        (Some(Format::Native | Format::OpenPai | Format::PaddleFlow) | None, Err(error)) => Err(error),
-        (Some(other @ Format::PaddleRec), Err(_)) => Err(document::not_in_this_version(source, other)),
+        (_, Err(error)) => Err(error),
         (None, Ok(tree)) => Err(document::not_recognised(source, &tree.root)),
     }
 }

@@ -20,8 +20,8 @@ pub enum Front {
     Wrapped { wrapper: Wrapper, rest: Vec<OsString> },
     /// `python -m paddle.distributed.elastic`, and the arguments after it.
     Elastic(Vec<OsString>),
-    /// Known but not in this version: `paddlerec.run`.
-    NotInThisVersion { what: String },
+    /// `submit` or `python -m paddlerec.run`: the interpreter, if it is named, and the arguments after it.
+    Submit { interpreter: Option<OsString>, rest: Vec<OsString> },
     /// `umiak python …` without a launcher that umiak replaces.
     Refused(Box<Diagnostic>),
     /// One of umiak's own commands.
@@ -41,11 +41,8 @@ impl Front {
     /// The error for a command that cannot be started.
     pub fn diagnostic(&self) -> Option<Diagnostic> {
         match self {
-            Self::NotInThisVersion { what } => {
-                Some(Diagnostic::error(Code::L0003, format!("`{what}` is not supported yet")))
-            }
             Self::Refused(diagnostic) => Some((**diagnostic).clone()),
-            Self::Launch(..) | Self::Wrapped { .. } | Self::Elastic(_) | Self::Other => None,
+            Self::Launch(..) | Self::Wrapped { .. } | Self::Elastic(_) | Self::Submit { .. } | Self::Other => None,
         }
     }
 }
@@ -59,6 +56,7 @@ pub fn recognise(argv: &[OsString]) -> Front {
     let Some((first, rest)) = words.split_first() else { return Front::Other };
     match first.to_str() {
         Some("launch") => Front::Launch(Spelling::Launch, rest.to_vec()),
+        Some("submit") => Front::Submit { interpreter: None, rest: rest.to_vec() },
         _ if is_interpreter(base_name(first)) => behind_interpreter(first, rest),
         _ if is_runner(base_name(first)) => behind_runner(words),
         _ => by_name(base_name(first), first, rest).unwrap_or(Front::Other),
@@ -180,7 +178,7 @@ fn behind_interpreter(interpreter: &OsStr, words: &[OsString]) -> Front {
         Some("torch.distributed.run") => Front::Launch(Spelling::TorchModule { interpreter }, rest.to_vec()),
         Some("torch.distributed.launch") => Front::Launch(Spelling::TorchLaunch { interpreter }, rest.to_vec()),
         Some("paddle.distributed.elastic") => Front::Elastic(rest.to_vec()),
-        Some(known @ "paddlerec.run") => Front::NotInThisVersion { what: format!("python -m {known}") },
+        Some("paddlerec.run") => Front::Submit { interpreter: Some(interpreter), rest: rest.to_vec() },
         _ => refuse(&interpreter, Some(&module)),
     }
 }
@@ -261,7 +259,10 @@ mod tests {
                 format!("old torch by {}: {}", interpreter.to_string_lossy(), join(&rest))
             }
             Front::Elastic(rest) => format!("elastic: {}", join(&rest)),
-            Front::NotInThisVersion { what } => format!("later: {what}"),
+            Front::Submit { interpreter, rest } => {
+                let interpreter = interpreter.map(|interpreter| interpreter.to_string_lossy().into_owned());
+                format!("submit by {}: {}", interpreter.as_deref().unwrap_or("any"), join(&rest))
+            }
             Front::Refused(_) => "refused".to_owned(),
             Front::Other => "other".to_owned(),
         }
@@ -309,7 +310,9 @@ mod tests {
             ("umiak python -m torch.distributed.run t.py", "torch by python: t.py"),
             ("umiak python3 -m torch.distributed.launch t.py", "old torch by python3: t.py"),
             ("umiak uv run torchrun t.py", "[uv run python] -m torch.distributed.run t.py"),
-            ("umiak python -m paddlerec.run -m c.yaml -b b.yaml", "later: python -m paddlerec.run"),
+            ("umiak python -m paddlerec.run -m c.yaml -b b.yaml", "submit by python: -m c.yaml -b b.yaml"),
+            ("umiak submit -m c.yaml -b b.yaml", "submit by any: -m c.yaml -b b.yaml"),
+            ("umiak uv run python -m paddlerec.run -m c.yaml", "[uv run python] -m paddlerec.run -m c.yaml"),
             ("umiak python train.py", "refused"),
             ("umiak python", "refused"),
             ("umiak python -m", "refused"),
@@ -348,7 +351,5 @@ mod tests {
             text,
             "error[L0001]: `umiak python3` starts launchers, and `train.py` is not one\nhint: write `umiak python3 -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n"
         );
-        let text = front("umiak python -m paddlerec.run").diagnostic().map(|d| d.to_plain()).unwrap_or_default();
-        assert_eq!(text, "error[L0003]: `python -m paddlerec.run` is not supported yet\n");
     }
 }

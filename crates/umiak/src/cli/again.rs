@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Outcome};
-use umiak_core::formats::{self, Given, document::Document};
+use umiak_core::formats::document::{Document, Format};
+use umiak_core::formats::{self, Given};
 use umiak_core::plan::document::Submission;
 use umiak_core::status::{State, Status};
 
@@ -138,7 +139,12 @@ fn parse(run: &RunDir, recorded: &Recorded<'_>) -> Result<Document, Diagnostic> 
     let Recorded { file, params, chosen, directory: dir } = recorded;
     let mut settings = document::settings(file).map_err(|(_, errors)| first(errors))?;
     document::choose(&mut settings, chosen, dir)?;
-    formats::parse(&source, &Given { params, disabled: &chosen.disabled, settings: &settings, dir }).map_err(first)
+    if Format::of(&source) == Some(Format::PaddleRec) {
+        let error = Diagnostic::error(Code::F0033, "a submission of PaddleRec has no parameters");
+        return Err(error.hint("change its files and submit them again"));
+    }
+    let given = Given { disabled: &chosen.disabled, dir, ..Given::new(params, &settings) };
+    formats::parse(&source, &given).map_err(first)
 }
 
 fn take_up(

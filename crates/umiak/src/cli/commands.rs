@@ -18,11 +18,11 @@ use crate::log;
 use super::schemas::{self, SCHEMAS};
 use super::{
     again, attach, complete, convert, events, explain, fail, gc, lint, logs, ls, mounted, pages, plan, print, remote,
-    rm, run as runner, runs, show, stacks, stop, store, wait,
+    rm, run as runner, runs, show, stacks, stop, store, submit, wait,
 };
 
 /// Planned commands. They get a message of their own instead of "there is no command".
-const LATER: &[&str] = &["submit", "doctor", "top", "serve", "report", "rerun", "bugreport"];
+const LATER: &[&str] = &["doctor", "top", "serve", "report", "rerun", "bugreport"];
 
 /// The whole command line for clap: parses our own commands, and generates help and man pages of all.
 pub fn command() -> Command {
@@ -85,7 +85,7 @@ fn commands() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .about("Launches and supervises distributed training jobs")
         .after_help(
-            "The launch commands of Paddle and torch work with `umiak` in front:\n  umiak python -m paddle.distributed.launch --gpus 0,1 train.py\n  umiak fleetrun train.py\n  umiak torchrun --nproc-per-node 2 train.py",
+            "The launch commands of Paddle and torch work with `umiak` in front:\n  umiak python -m paddle.distributed.launch --gpus 0,1 train.py\n  umiak fleetrun train.py\n  umiak torchrun --nproc-per-node 2 train.py\n  umiak python -m paddlerec.run -m config.yaml -b backend.yaml",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -97,6 +97,10 @@ fn commands() -> Command {
         ))
         .subcommand(launcher("torchrun", "Start a distributed job on this node, with the flags of torchrun", &TORCH_FLAGS))
         .subcommand(runner::Arguments::augment_args(Command::new("run")).about("Run a job from a document"))
+        .subcommand(
+            submit::Arguments::augment_args(Command::new("submit"))
+                .about("Submit a training of PaddleRec, with the flags of paddlerec.run"),
+        )
         .subcommand(plan::Arguments::augment_args(Command::new("plan")).about("Print the plan of a document"))
         .subcommand(lint::command())
         .subcommand(
@@ -287,6 +291,15 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         }
         _ => ExitCode::from(2),
     }
+}
+
+/// Parses `umiak submit` and these words, which are written in full.
+pub(super) fn submission(words: impl IntoIterator<Item = OsString>) -> Result<submit::Arguments, ExitCode> {
+    let argv: Vec<OsString> = ["umiak".into(), "submit".into()].into_iter().chain(words).collect();
+    let matches = command().try_get_matches_from(&argv).map_err(|error| refuse(&argv, &error))?;
+    let (_, matches) = matches.subcommand().expect("the command is named");
+    log::start(matches.get_count("verbose")).map_err(|diagnostic| fail(&[diagnostic]))?;
+    Ok(arguments(matches))
 }
 
 /// Prints clap's help on stdout, or its error as a diagnostic.

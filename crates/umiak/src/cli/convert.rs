@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use umiak_core::diag::shown;
-use umiak_core::formats::{self, document::Format};
+use umiak_core::formats::{self, Given, document::Format};
 
-use super::{document, fail, print, say};
+use super::document;
+use super::files::Files;
+use super::{fail, print, say};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -21,18 +23,20 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
     let path = &arguments.file;
-    let source = match document::read(path) {
-        Ok(source) => source,
-        Err(diagnostic) => return fail(&[diagnostic]),
+    let files = match Files::read(path) {
+        Ok(files) => files,
+        Err(diagnostics) => return fail(&diagnostics),
     };
     let settings = match document::settings(path) {
         Ok(settings) => settings,
         Err((_, diagnostics)) => return fail(&diagnostics),
     };
-    match formats::convert(&source, &arguments.param, &settings) {
+    let dir = std::env::current_dir().unwrap_or_default();
+    let given = Given { dir: &dir, ..files.given(&arguments.param, &settings) };
+    match formats::convert(&files.source, &given) {
         Ok(converted) => {
             if converted.format == Format::Native {
-                say(&format!("{} is a native document already; it is printed unchanged\n", shown(&source.name)));
+                say(&format!("{} is a native document already; it is printed unchanged\n", shown(&files.source.name)));
             }
             print(&converted.text)
         }

@@ -9,13 +9,15 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use schemars::JsonSchema;
 use serde::Serialize;
 use umiak_core::diag::{Code, Diagnostic, MAX_KEPT, Severity, shown};
+use umiak_core::formats;
 use umiak_core::formats::document::Checked;
 use umiak_core::formats::paddleflow::Dialect;
-use umiak_core::formats::{self, Given};
 use umiak_core::model::Workload;
 
+use super::document;
+use super::files::Files;
 use super::runs::{print_json, print_text};
-use super::{document, fail, tell};
+use super::{fail, tell};
 
 pub(super) fn command() -> Command {
     Command::new("lint")
@@ -73,12 +75,8 @@ pub(super) struct Report {
 pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     let params: Vec<(String, String)> = matches.get_many("param").into_iter().flatten().cloned().collect();
     let mut settings_told = Vec::new();
-    let files: Vec<CheckedFile> = matches
-        .get_many::<PathBuf>("file")
-        .into_iter()
-        .flatten()
-        .map(|path| check(path, &params, &mut settings_told))
-        .collect();
+    let all: Vec<PathBuf> = matches.get_many("file").into_iter().flatten().cloned().collect();
+    let files: Vec<CheckedFile> = all.iter().map(|path| check(path, &all, &params, &mut settings_told)).collect();
     let wrong = files.iter().filter(|file| !file.ok).count();
     let code = if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::from(Code::F0010.entry().exit) };
     let printed = match matches.get_one::<String>("output").map(String::as_str) {
@@ -89,7 +87,7 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     if printed == ExitCode::SUCCESS { code } else { printed }
 }
 
-fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathBuf>) -> CheckedFile {
+fn check(path: &Path, all: &[PathBuf], params: &[(String, String)], settings_told: &mut Vec<PathBuf>) -> CheckedFile {
     let file = document::name(path);
     let refused = |diagnostics| CheckedFile {
         file: document::name(path),
@@ -99,9 +97,9 @@ fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathB
         dialect: None,
         work: None,
     };
-    let source = match document::read(path) {
-        Ok(source) => source,
-        Err(diagnostic) => return refused(vec![diagnostic]),
+    let files = match Files::read(path) {
+        Ok(files) => files,
+        Err(diagnostics) => return refused(diagnostics),
     };
     let settings = match document::settings(path) {
         Ok(settings) => settings,
@@ -112,7 +110,11 @@ fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathB
             return refused(diagnostics);
         }
     };
-    let Checked { work, needed, diagnostics, dialect } = formats::check(&source, &Given::new(params, &settings));
+    let Checked { work, needed, mut diagnostics, dialect } =
+        formats::check(&files.source, &files.given(params, &settings));
+    // Those of the other file of a submission are reported there.
+    let is_other = |file: &str| file != files.source.name && all.iter().any(|path| document::name(path) == file);
+    diagnostics.retain(|diagnostic| !diagnostic.labels.first().is_some_and(|label| is_other(&label.file)));
     let ok = diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error);
     CheckedFile { file, ok, needed, diagnostics, dialect, work }
 }

@@ -2,6 +2,7 @@
 
 mod again;
 mod attach;
+mod cloud;
 mod commands;
 mod complete;
 mod convert;
@@ -9,6 +10,7 @@ mod document;
 mod elastic;
 mod events;
 mod explain;
+mod files;
 mod gc;
 mod lint;
 mod logs;
@@ -25,6 +27,7 @@ mod show;
 mod stacks;
 mod stop;
 mod store;
+mod submit;
 mod values;
 mod wait;
 mod wrapper;
@@ -91,9 +94,8 @@ fn enter(front: Front, argv: &[OsString]) -> ExitCode {
             }
         }
         Front::Elastic(words) => elastic::run(&words),
-        Front::NotInThisVersion { .. } | Front::Refused(_) | Front::Wrapped { .. } | Front::Other => {
-            commands::run(argv)
-        }
+        Front::Submit { interpreter, rest } => submit::run(interpreter, &rest),
+        Front::Refused(_) | Front::Wrapped { .. } | Front::Other => commands::run(argv),
     }
 }
 

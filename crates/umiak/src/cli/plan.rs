@@ -5,10 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::formats::document::Document;
 use umiak_core::model::{Host, Hosts, Port, Workload};
 use umiak_core::plan::PipelinePlan;
-use umiak_core::plan::document::{self, Granted, RunPlace, Submission};
+use umiak_core::plan::document::{self, Granted, RunPlace};
 
 use crate::engine::EngineKind;
 use crate::engine::local::too_few_addresses;
@@ -19,7 +18,7 @@ use crate::views::Output;
 use crate::views::graph::{Drawing, Graph};
 use crate::views::plan::{pipeline_text, text};
 
-use super::run::{What, submission};
+use super::run::{Ready, What, ready};
 use super::runs::{Done, Format, print_json, print_text};
 use super::tell;
 
@@ -35,17 +34,24 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    match submission(&arguments.what) {
+    match ready(&arguments.what) {
         Err(diagnostics) => super::fail(&diagnostics),
-        Ok(submission) => {
+        Ok(ready) => {
             // The process ends: freeing a large pipeline value by value takes a fifth of the time.
-            let submission = ManuallyDrop::new(submission);
-            show(&submission, arguments.graph, arguments.format).unwrap_or_else(|diagnostic| super::fail(&[diagnostic]))
+            let ready = ManuallyDrop::new(ready);
+            show(&ready, arguments.graph, arguments.format).unwrap_or_else(|diagnostic| super::fail(&[diagnostic]))
         }
     }
 }
 
-pub(super) fn show((submission, document): &(Submission, Document), graph: Option<Graph>, format: Format) -> Done {
+pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done {
+    let (submission, document) = match ready {
+        Ready::Run(ready) => &**ready,
+        Ready::Cloud(submission) => {
+            tell(&submission.notices);
+            return super::cloud::show(submission, format);
+        }
+    };
     tell(&document.notices);
     let job = match &submission.work {
         Workload::Job(job) => job,

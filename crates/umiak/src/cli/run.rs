@@ -1,4 +1,4 @@
-//! `umiak run FILE`, `resume`, `retry`, `stop`, `plan`, and the supervisor that `run -d` starts.
+//! `umiak run FILE`, `submit`, `resume`, `retry`, `stop`, `plan`, and the supervisor that `run -d` starts.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,23 +10,28 @@ use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::Began;
 use umiak_core::formats::launch::OwnFlags;
+use umiak_core::formats::paddlerec::cloud::Cloud;
 use umiak_core::formats::{self, Given, document::Document, pai};
+use umiak_core::mask::Known;
 use umiak_core::model::{Exits, JobId, OutputMode, Show, Whose, Workload};
 use umiak_core::plan::document::{Chosen, Submission};
 use umiak_core::plan::{Wishes, capable};
 
-use crate::driver::{Talk, short_signal};
+use crate::driver::{Talk, short_signal, stop};
 use crate::engine::EngineKind;
 use crate::front::document::begin::{self, Beginning, Early};
 use crate::front::document::detach::{self, NotBegun, Said};
 use crate::front::document::submit;
+use crate::history::find::{is_live, live};
 use crate::history::{Home, RunDir, find, journal};
 use crate::views::ends::DetachedRun;
 use crate::views::{Output, errors};
 
 use super::again::not_a_document;
+use super::document;
+use super::fail;
+use super::files::{Files, python};
 use super::runs::{Done, Format, print_json, print_text, talk};
-use super::{document, fail};
 
 /// Console flags of a supervisor.
 #[derive(Debug, Clone, Copy, Args)]
@@ -81,10 +86,8 @@ pub(super) struct What {
     /// Set a parameter of the document
     #[arg(short = 'p', long = "param", value_name = "NAME=VALUE", value_parser = document::parameter)]
     param: Vec<(String, String)>,
-    /// Where the job runs: `local` (this host), `mock` (a simulation that starts nothing), or `mock-cluster` (a
-    /// simulated cluster)
-    #[arg(long, value_name = "ENGINE", default_value = "local")]
-    engine: String,
+    #[command(flatten)]
+    placing: Placing,
     /// Directory of a file system that the document names
     #[arg(long, value_name = "NAME=DIR", value_parser = document::parameter)]
     fs: Vec<(String, String)>,
@@ -98,12 +101,72 @@ pub(super) struct What {
     /// repeated at once and without a limit
     #[arg(long)]
     pai_strict: bool,
+    /// What `umiak submit` adds.
+    #[arg(skip)]
+    submitted: Option<Submitted>,
+}
+
+impl What {
+    /// The document of `umiak submit`.
+    pub(super) fn submitted(file: PathBuf, placing: Placing, submitted: Submitted) -> Self {
+        Self {
+            file,
+            param: Vec::new(),
+            placing,
+            fs: Vec::new(),
+            flavour: Vec::new(),
+            disable: Vec::new(),
+            pai_strict: false,
+            submitted: Some(submitted),
+        }
+    }
+}
+
+/// What `umiak submit` says about a document.
+#[derive(Debug, Clone)]
+pub(super) struct Submitted {
+    /// The `backend.yaml`.
+    pub(super) backend: Option<PathBuf>,
+    pub(super) interpreter: Option<OsString>,
+}
+
+/// Where a job runs, and what it is called.
+#[derive(Debug, Args)]
+pub(super) struct Placing {
+    /// Where the job runs: `local` (this host), `mock` (a simulation that starts nothing), or `mock-cluster` (a
+    /// simulated cluster). When omitted, what the document says, or else `local`
+    #[arg(long, value_name = "ENGINE")]
+    engine: Option<String>,
     /// Name of the run, instead of the document's
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Add a label, for `ls --label`
     #[arg(long, value_name = "NAME=VALUE", value_parser = document::parameter)]
     label: Vec<(String, String)>,
+}
+
+/// How a job is run.
+#[derive(Debug, Args)]
+pub(super) struct Running {
+    /// Return at once; the run continues without this terminal
+    #[arg(short, long)]
+    detach: bool,
+    /// Print the plan and start nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Stop live runs of the same name first
+    #[arg(long)]
+    replace: bool,
+    /// Run the replicas in a PID namespace: when their guardian exits, the kernel kills all their processes
+    #[arg(long)]
+    isolate: bool,
+    /// Bind each replica to its own CPUs; fail if `cpu` or `memory` cannot be enforced
+    #[arg(long)]
+    strict_resources: bool,
+    #[command(flatten)]
+    talking: Talking,
+    #[command(flatten)]
+    showing: Showing,
 }
 
 /// `--cache-policy`.
@@ -117,18 +180,8 @@ enum Policy {
 pub(super) struct Arguments {
     #[command(flatten)]
     what: What,
-    /// Return at once; the run continues without this terminal
-    #[arg(short, long)]
-    detach: bool,
-    /// Print the plan and start nothing
-    #[arg(long)]
-    dry_run: bool,
-    /// Run the replicas in a PID namespace: when their guardian exits, the kernel kills all their processes
-    #[arg(long)]
-    isolate: bool,
-    /// Bind each replica to its own CPUs; fail if `cpu` or `memory` cannot be enforced
-    #[arg(long)]
-    strict_resources: bool,
+    #[command(flatten)]
+    running: Running,
     /// Run every step of a pipeline, also those with a cached result
     #[arg(long)]
     no_cache: bool,
@@ -136,33 +189,60 @@ pub(super) struct Arguments {
     /// `aggressive` only their paths
     #[arg(long, value_name = "POLICY", default_value = "conservative")]
     cache_policy: Policy,
-    #[command(flatten)]
-    talking: Talking,
-    #[command(flatten)]
-    showing: Showing,
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let submitted = match submission(&arguments.what) {
-        Ok(submitted) => submitted,
-        Err(diagnostics) => return wrong(arguments.talking, &diagnostics),
-    };
-    if arguments.dry_run {
-        return ended(arguments.talking, super::plan::show(&submitted, None, arguments.talking.format));
-    }
-    let (mut submission, Document { masked, notices, .. }) = submitted;
-    submission.wishes = Wishes {
-        isolate: arguments.isolate,
-        strict_resources: arguments.strict_resources,
+    let wishes = Wishes {
         no_cache: arguments.no_cache,
         aggressive_cache: arguments.cache_policy == Policy::Aggressive,
+        ..Wishes::default()
     };
-    let talking = (arguments.talking, &arguments.showing);
-    let result = Home::from_environment().map_err(Diagnostic::from);
-    ended(
-        arguments.talking,
-        result.and_then(|home| start(&home, submission, &masked, notices, arguments.detach, talking)),
-    )
+    run_with(&arguments.what, &arguments.running, wishes)
+}
+
+/// Runs a document, or submits it to a platform.
+pub(super) fn run_with(what: &What, running: &Running, wishes: Wishes) -> ExitCode {
+    let talking = running.talking;
+    let ready = match ready(what) {
+        Ok(ready) => ready,
+        Err(diagnostics) => return wrong(talking, &diagnostics),
+    };
+    if running.dry_run {
+        return ended(talking, super::plan::show(&ready, None, talking.format));
+    }
+    let (mut submission, Document { masked, notices, target, .. }) = match ready {
+        Ready::Run(ready) => *ready,
+        Ready::Cloud(ready) => return ended(talking, super::cloud::submit(&ready)),
+    };
+    submission.wishes = Wishes { isolate: running.isolate, strict_resources: running.strict_resources, ..wishes };
+    let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
+        make_room(&home, submission.work.name().as_str(), target.is_some(), running)?;
+        start(&home, submission, &masked, notices, running.detach, (talking, &running.showing))
+    });
+    ended(talking, result)
+}
+
+/// Stops live runs of this name, with `--replace`. Without it, they are an error if the name identifies the job.
+fn make_room(home: &Home, name: &str, is_identity: bool, running: &Running) -> Result<(), Diagnostic> {
+    if !is_identity && !running.replace {
+        return Ok(());
+    }
+    for entry in live(home)?.into_iter().filter(|entry| entry.name == name) {
+        let run = RunDir::at(home, entry.run);
+        if !running.replace {
+            return Err(Diagnostic::error(Code::J0035, format!("a job `{name}` is running"))
+                .row("run", run.id().to_string())
+                .hint("`--replace` stops it first; `--name NAME` gives this one another name"));
+        }
+        match stop::stop(home, &run, false, true) {
+            Err(error) if is_live(home, &entry) => return Err(error),
+            _ if running.talking.format.output == Output::Human => {
+                super::say(&format!("stopped {}, which had the same name\n", run.id()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Makes a run, and supervises it here or detached.
@@ -189,18 +269,44 @@ pub(super) fn start(
     begin::supervise(beginning, |_| {}).map(ExitCode::from)
 }
 
+/// A document that can be run.
+pub(super) enum Ready {
+    Run(Box<(Submission, Document)>),
+    /// A submission to PaddleCloud.
+    Cloud(Box<CloudSubmission>),
+}
+
+/// What is submitted to PaddleCloud.
+pub(super) struct CloudSubmission {
+    pub(super) cloud: Cloud,
+    /// The path of `config.yaml`.
+    pub(super) config: PathBuf,
+    pub(super) notices: Vec<Diagnostic>,
+    pub(super) known: Known,
+}
+
 /// Reads and parses the document.
-pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diagnostic>> {
+pub(super) fn ready(what: &What) -> Result<Ready, Vec<Diagnostic>> {
     let one = |diagnostic| vec![diagnostic];
-    let engine = EngineKind::parse(&what.engine).map_err(one)?;
-    let source = document::read(&what.file).map_err(one)?;
-    let mut settings = document::settings(&what.file).map_err(|(_, diagnostics)| diagnostics)?;
+    let engine = what.placing.engine.as_deref().map(EngineKind::parse).transpose().map_err(one)?;
+    let (files, python) = match &what.submitted {
+        Some(Submitted { backend, interpreter }) => {
+            let python = python(interpreter.as_deref()).map_err(one)?;
+            (Files::submitted(&what.file, backend.as_deref(), python.as_ref())?, python)
+        }
+        None => {
+            let files = Files::read(&what.file)?;
+            let python = if files.is_submission { python(None).map_err(one)? } else { String::new() };
+            (files, python)
+        }
+    };
+    let mut settings = document::settings(&files.path).map_err(|(_, diagnostics)| diagnostics)?;
     let dir = submit::directory().map_err(one)?;
     let chosen =
         Chosen { disabled: what.disable.clone(), filesystems: what.fs.clone(), flavours: what.flavour.clone() };
     document::choose(&mut settings, &chosen, &dir).map_err(one)?;
-    let given = Given { params: &what.param, disabled: &chosen.disabled, settings: &settings, dir: &dir };
-    let mut document = formats::parse(&source, &given)?;
+    let given = Given { disabled: &chosen.disabled, dir: &dir, python: &python, ..files.given(&what.param, &settings) };
+    let mut document = formats::parse(&files.source, &given)?;
     if what.pai_strict {
         let job = match &mut document.work {
             Workload::Job(job) => Some(job).filter(|job| job.policy.exits == Some(Exits::Pai)),
@@ -214,12 +320,25 @@ pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diag
         pai::make_strict(job);
     }
     let (own_name, labels) = document.work.head();
-    if let Some(name) = &what.name {
+    if let Some(name) = &what.placing.name {
         *own_name = JobId::new(name.clone()).map_err(|error| {
             vec![Diagnostic::error(Code::L0001, "`--name` is not a valid name").row("reason", error.to_string())]
         })?;
     }
-    labels.extend(what.label.iter().cloned());
+    labels.extend(what.placing.label.iter().cloned());
+    let engine = match (engine, &mut document.target) {
+        (Some(engine), _) => engine,
+        (None, None) => EngineKind::Local,
+        (None, Some(target)) => match (target.refused.take(), target.cloud.take()) {
+            (Some(refused), _) => return Err(one(refused)),
+            (None, Some(cloud)) => {
+                let Document { notices, secrets: known, .. } = document;
+                let config = files.config().to_owned();
+                return Ok(Ready::Cloud(Box::new(CloudSubmission { cloud, config, notices, known })));
+            }
+            (None, None) => EngineKind::parse(target.backend.engine()).map_err(one)?,
+        },
+    };
     info!(name = %document.work.name(), engine = engine.word(), jobs = document.work.jobs().count(), "document");
     let can = engine.capabilities();
     let mut refused: Vec<Diagnostic> = document.work.jobs().flat_map(|job| capable(job, engine.word(), can)).collect();
@@ -231,8 +350,8 @@ pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diag
     if !refused.is_empty() {
         return Err(refused);
     }
-    let submission = submit::submission(&document, &what.file, &what.param, engine).map_err(one)?;
-    Ok((Submission { chosen, ..submission }, document))
+    let submission = submit::submission(&document, &files.path, &what.param, engine).map_err(one)?;
+    Ok(Ready::Run(Box::new((Submission { chosen, ..submission }, document))))
 }
 
 fn inode(run: &RunDir) -> Option<u64> {

@@ -4,9 +4,11 @@
 //! |---|---|
 //! | [`launch`] | a launch command line: ranks of this node, and its peers |
 //! | [`document`] | a document: a recorded run with task directories, in the foreground or detached |
+//! | [`cloud`] | a submission of PaddleRec to PaddleCloud, which runs the job itself |
 //!
 //! [`preparing`] serves both: signals, and file systems that hang, until the driver runs.
 
+pub(crate) mod cloud;
 pub(crate) mod document;
 pub(crate) mod launch;
 pub(crate) mod preparing;

@@ -86,27 +86,31 @@ pub(crate) fn look_up(asked: &CommandRequest, env: &BTreeMap<String, String>) ->
         script_on_path,
         directory: std::env::current_dir().unwrap_or_default(),
         neighbours: neighbours(script),
-        interpreters: interpreters(asked, env, &path),
+        interpreters: interpreters(asked.interpreter.as_ref(), env, &path),
     }
 }
 
 /// Returns the candidate interpreters in order of preference, each with its path if found.
 fn interpreters(
-    asked: &CommandRequest,
+    asked: Option<&Interpreter>,
     env: &BTreeMap<String, String>,
     path: &OsStr,
 ) -> Vec<(String, Option<PathBuf>)> {
-    let own = match &asked.interpreter {
+    let own = match asked {
         Some(Interpreter::OfScript(script)) => Some((script.to_string_lossy().into_owned(), of_script(script, path))),
         Some(Interpreter::Named(_)) | None => None,
     };
-    let names =
-        command::interpreter_names(asked.interpreter.as_ref(), env.get("VIRTUAL_ENV").map(String::as_str)).into_iter();
+    let names = command::interpreter_names(asked, env.get("VIRTUAL_ENV").map(String::as_str)).into_iter();
     let named = names.map(|name| {
         let found = find_program(&name, path);
         (name, found)
     });
     own.into_iter().chain(named).collect()
+}
+
+/// The usual interpreter.
+pub(crate) fn python(env: &BTreeMap<String, String>) -> Result<PathBuf, Diagnostic> {
+    command::interpreter(&interpreters(None, env, &std::env::var_os("PATH").unwrap_or_default()))
 }
 
 /// Finds the interpreter of a Python script, by path or on `PATH`. Programs of that name without one are skipped:
@@ -130,7 +134,7 @@ pub(crate) fn paddle_check(asked: &CommandRequest, env: &BTreeMap<String, String
     const FIND: &str =
         "import importlib.util as u; s = u.find_spec('paddle'); print(s.submodule_search_locations[0] if s else '')";
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let interpreter = command::interpreter(&interpreters(asked, env, &path))?;
+    let interpreter = command::interpreter(&interpreters(asked.interpreter.as_ref(), env, &path))?;
     let answer = Command::new(&interpreter).args(["-c", FIND]).stdin(Stdio::null()).output();
     let said = answer.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
     let check = Path::new(said.lines().last().unwrap_or_default()).join("distributed/launch/plugins/test.py");

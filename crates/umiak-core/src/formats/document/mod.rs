@@ -24,13 +24,14 @@ pub(super) mod tree;
 mod yaml;
 
 pub use recognise::{Format, decode};
-pub(super) use recognise::{framework, is_script, not_a_script, not_in_this_version, not_recognised, recognise};
+pub(super) use recognise::{framework, is_script, not_a_script, not_recognised, recognise};
 pub use yaml::MAX_BYTES;
 pub(super) use yaml::Tree;
 
 use std::collections::BTreeMap;
 
 use super::paddleflow::{Dialect, Special};
+use super::paddlerec::Target;
 use crate::diag::{Diagnostic, Span};
 use crate::mask::Known;
 use crate::model::{Job, Pipeline, Workload};
@@ -48,6 +49,8 @@ pub(crate) struct Reading {
     pub(crate) flavours: BTreeMap<String, Span>,
     /// What not every version of its system accepts.
     pub(crate) special: Vec<(Special, Span)>,
+    /// Where it runs, if it says so.
+    pub(crate) target: Option<Box<Target>>,
 }
 
 impl Reading {
@@ -69,6 +72,8 @@ pub struct Document {
     pub masked: String,
     /// The values of its secret parameters, to be masked in everything else that is written about the document.
     pub secrets: Known,
+    /// Where it runs, if it says so: only submissions of PaddleRec do.
+    pub target: Option<Box<Target>>,
 }
 
 impl Document {

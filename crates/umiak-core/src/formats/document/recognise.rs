@@ -3,6 +3,7 @@
 use super::tree::Node;
 use super::yaml::{self, Tree};
 use crate::diag::{Code, Diagnostic, Source, Span};
+use crate::formats::paddlerec::File;
 
 /// A format of documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +70,11 @@ pub(crate) fn recognise(source: &Source) -> (Option<Format>, Result<Tree, Diagno
             .map(|(key, _)| key.trim_start_matches('{').trim_end().trim_matches(['"', '\'']))
             .collect(),
     };
+    let is_paddlerec = match &tree {
+        Ok(tree) => File::of_tree(&tree.root),
+        Err(_) => File::of_lines(&source.text),
+    }
+    .is_some();
     let has = |name: &str| keys.contains(&name);
     let format = if has("umiak") {
         Some(Format::Native)
@@ -76,20 +82,12 @@ pub(crate) fn recognise(source: &Source) -> (Option<Format>, Result<Tree, Diagno
         Some(Format::PaddleFlow)
     } else if has("taskRoles") || has("protocolVersion") {
         Some(Format::OpenPai)
-    } else if (has("runner") && (has("mode") || has("phase") || has("dataset")))
-        || has("hyper_parameters")
-        || (has("backend") && has("cluster_type"))
-    {
+    } else if is_paddlerec {
         Some(Format::PaddleRec)
     } else {
         None
     };
     (format, tree)
-}
-
-pub(crate) fn not_in_this_version(source: &Source, format: Format) -> Diagnostic {
-    let message = format!("`{}` is in {} format, which is not supported yet", source.name, format.name());
-    Diagnostic::error(Code::F0004, message).hint("a native document starts with `umiak: v1`")
 }
 
 /// Objects of OpenPAI's controller: alone, in a list of Kubernetes, or one of several documents in a file.

@@ -128,7 +128,7 @@ pub(super) fn behind_script(line: &Line, given: &Arguments) -> Option<Diagnostic
     let script = line.script.as_ref()?;
     let line_of_words: Vec<OsString> =
         ["umiak".into(), script.clone()].into_iter().chain(line.script_args.iter().cloned()).collect();
-    if matches!(recognise(&line_of_words), Front::Launch(..) | Front::Wrapped { .. } | Front::NotInThisVersion { .. }) {
+    if matches!(recognise(&line_of_words), Front::Launch(..) | Front::Wrapped { .. } | Front::Submit { .. }) {
         return None;
     }
     let is_meant = |word: &str| {

@@ -316,7 +316,7 @@ fn parameters_with_parts_and_without_a_value() {
         "parameters: {{nul: }}\ntaskRoles:\n  w: {{{NEEDS}, commands: ['<% $parameters.nul %>']}}\n"
     ));
     assert_eq!(check(&source, &Given::new(&[], &Settings::default())).needed, ["nul"]);
-    let errors = convert(&source, &[], &Settings::default()).expect_err("it needs a value");
+    let errors = convert(&source, &Given::new(&[], &Settings::default())).expect_err("it needs a value");
     assert_eq!(errors[0].message, "parameter `nul` has no value");
 }
 
@@ -440,7 +440,7 @@ fn roles_that_are_not_there() {
 }
 
 fn converted(source: &Source) -> String {
-    convert(source, &[], &Settings::default()).unwrap_or_else(|errors| panic!("{errors:#?}")).text
+    convert(source, &Given::new(&[], &Settings::default())).unwrap_or_else(|errors| panic!("{errors:#?}")).text
 }
 
 /// The native document has the same job: the conversion checks that itself.
@@ -495,7 +495,7 @@ fn parameters_are_inserted_where_they_cannot_be_kept() {
 fn a_conversion_that_would_differ_is_refused() {
     let long = "w".repeat(64);
     let source = document(&format!("taskRoles:\n  {long}: {{{NEEDS}, commands: ['true']}}\n"));
-    let errors = convert(&source, &[], &Settings::default()).unwrap_err();
+    let errors = convert(&source, &Given::new(&[], &Settings::default())).unwrap_err();
     assert!(errors[0].message.starts_with("no native document does the same"), "{errors:?}");
     assert!(errors[0].rows[0].1.contains("is not a valid name for a role"), "{errors:?}");
 }
@@ -504,7 +504,7 @@ fn a_conversion_that_would_differ_is_refused() {
 fn errors_of_a_conversion_are_those_of_the_document() {
     for text in ["taskRoles: {}\n", "taskRoles: [a]\nname: [\n", ""] {
         let source = document(text);
-        let errors = convert(&source, &[], &Settings::default()).unwrap_err();
+        let errors = convert(&source, &Given::new(&[], &Settings::default())).unwrap_err();
         assert_eq!(errors, check(&source, &Given::new(&[], &Settings::default())).diagnostics, "{text}");
     }
     // Secrets that OpenPAI has masked are not needed.
@@ -514,7 +514,7 @@ fn errors_of_a_conversion_are_those_of_the_document() {
     assert!(converted(&masked).contains("secrets:\n  a:\n"));
     let given = [("lr".to_owned(), "0.5".to_owned())];
     let source = document(&format!("parameters: {{lr: 1}}\ntaskRoles:\n  worker: {{{NEEDS}, commands: [x]}}\n"));
-    assert!(convert(&source, &given, &Settings::default()).unwrap().text.contains("params:\n  lr: 0.5\n"));
+    assert!(convert(&source, &Given::new(&given, &Settings::default())).unwrap().text.contains("params:\n  lr: 0.5\n"));
 }
 
 /// Thousands of names and secrets take a moment, not minutes.

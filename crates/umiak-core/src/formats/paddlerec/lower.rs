@@ -1,0 +1,310 @@
+//! From both files to the model.
+
+use std::collections::BTreeMap;
+
+use super::cloud::{self, Cloud};
+use super::config::{Engine, RawConfig, RawRun};
+use super::raw::{Backend, RawBackend};
+use crate::diag::{Code, Diagnostic};
+use crate::formats::document::reader::Reader;
+use crate::model::{
+    Body, Contract, Job, JobId, Node, NodeId, OnFailure, Part, Pipeline, Policy, Resources, Role, StartAfter, Step,
+    When, Work, Workload,
+};
+
+/// PaddleRec's name of jobs that have none.
+pub(super) const DEFAULT_NAME: &str = "PaddleRecClusterJob";
+/// PaddleRec's number of threads.
+pub(super) const DEFAULT_THREADS: u32 = 2;
+const DEFAULT_STRATEGY: &str = "async";
+
+/// Where the job of both files runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    pub backend: Backend,
+    /// The error about a backend that this version does not have.
+    pub refused: Option<Diagnostic>,
+    /// The submission to PaddleCloud.
+    pub cloud: Option<Cloud>,
+}
+
+/// The readers of both files, each for errors about its own.
+pub(super) struct Readers<'r, 'c, 'b> {
+    pub(super) config: &'r mut Reader<'c>,
+    pub(super) backend: Option<&'r mut Reader<'b>>,
+}
+
+/// What the job has that is in neither file.
+pub(super) struct Around<'a> {
+    /// The Python interpreter.
+    pub(super) python: &'a str,
+    /// The path of `config.yaml`.
+    pub(super) config: Option<String>,
+}
+
+/// Numbers of replicas.
+#[derive(Clone, Copy)]
+struct Counts {
+    servers: u32,
+    trainers: u32,
+}
+
+/// Returns `None` if the files have errors, which are in the readers.
+pub(super) fn lower(
+    readers: &mut Readers<'_, '_, '_>,
+    config: &RawConfig,
+    backend: Option<&RawBackend>,
+    around: &Around<'_>,
+) -> Option<(Workload, Target)> {
+    let cluster = config.runs.iter().find(|run| run.engine.value == Engine::Cluster);
+    let used = backend.filter(|_| cluster.is_some());
+    if let (None, Some(run), None) = (backend, cluster, &readers.backend) {
+        let name = &readers.config.source.name;
+        let hint =
+            format!("give it: `umiak submit -m {name} -b BACKEND`; `umiak run` uses the `backend.yaml` beside it");
+        readers.config.error(
+            Code::F0060,
+            run.engine.at,
+            "a cluster engine needs a `backend.yaml`, which is not here",
+            "",
+        );
+        readers.config.hint(hint);
+    }
+    if let (None, Some(run), Some(reader)) = (cluster, config.runs.first(), &readers.backend) {
+        let message = format!("`{}` is not used: the job runs on this host", reader.source.name);
+        readers.config.notice(Code::F0051, run.engine.at, message, "not a cluster engine");
+    }
+    let target = match (used, cluster, &mut readers.backend) {
+        (Some(raw), Some(run), Some(reader)) => {
+            let is_single = config.runs.len() == 1;
+            target(reader, raw, run, is_single)
+        }
+        _ => Some(Target { backend: Backend::Local, refused: None, cloud: None }),
+    };
+    let counts = match (used, cluster, &mut readers.backend) {
+        (Some(raw), Some(run), Some(reader)) => counts(reader, raw, run),
+        _ => None,
+    };
+    // An error about one part does not hide those about others.
+    let (name, target) = (name(readers, config, used)?, target?);
+    let mut jobs = Vec::new();
+    for run in &config.runs {
+        let counts = match run.engine.value {
+            Engine::Single => Some(Counts { servers: 0, trainers: 1 }),
+            Engine::LocalCluster if run.is_collective => Some(Counts { servers: 0, trainers: run.gpus }),
+            Engine::LocalCluster => {
+                Some(Counts { servers: run.servers.unwrap_or(1), trainers: run.workers.unwrap_or(1) })
+            }
+            Engine::Cluster => counts,
+        };
+        let own = run.name.as_ref().filter(|_| config.runs.len() > 1);
+        let name = own.map_or_else(|| Some(name.clone()), |own| step_name(readers.config, &own.value, own.at));
+        if let (Some(counts), Some(name)) = (counts, name) {
+            readers.config.check_total([(counts.servers, run.engine.at), (counts.trainers, run.engine.at)].into_iter());
+            jobs.extend(job(name, config, run, used, counts, around));
+        }
+    }
+    if jobs.len() != config.runs.len() || jobs.is_empty() {
+        return None;
+    }
+    let work = if jobs.len() == 1 {
+        Workload::Job(Box::new(jobs.remove(0)))
+    } else {
+        Workload::Pipeline(Box::new(pipeline(name, jobs)))
+    };
+    Some((work, target))
+}
+
+fn target(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun, is_single: bool) -> Option<Target> {
+    let (backend, word) = raw.backend.as_ref()?;
+    let refused = (*backend == Backend::Kubernetes).then(|| {
+        Diagnostic::error(Code::F0004, format!("backend `{}` is not in this version", word.value))
+            .label(reader.source.label(word.at, ""))
+            .hint("`--engine local` runs the job on this host")
+    });
+    let mut target = Target { backend: *backend, refused, cloud: None };
+    if *backend == Backend::PaddleCloud {
+        target.cloud = cloud::cloud(reader, raw, run);
+        if !is_single {
+            let message = "a submission to `paddlecloud` is one runner, and `mode` names several";
+            reader.error(Code::F0004, word.at, message, "");
+            reader.hint("submit them one by one");
+        }
+    }
+    Some(target)
+}
+
+fn counts(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun) -> Option<Counts> {
+    if raw.backend.as_ref().is_some_and(|(backend, _)| *backend == Backend::PaddleCloud) {
+        let (servers, trainers) = cloud::counts(raw, run);
+        return Some(Counts { servers, trainers });
+    }
+    let mut need = |found: Option<u32>, name: &str| {
+        let (at, path) = &raw.submit;
+        if found.is_none() {
+            let line = reader.source.slice(*at).lines().next().unwrap_or_default().len();
+            let at = crate::diag::Span::new(at.start, at.start + line);
+            reader.error(Code::F0012, at, format!("`{path}.{name}` is missing"), "");
+        }
+        found
+    };
+    let servers = raw.servers.as_ref().map(|count| count.value);
+    let servers = if run.is_collective { Some(0) } else { need(servers, "server_num") };
+    let trainers = need(raw.trainers.as_ref().map(|count| count.value), "trainer_num");
+    Some(Counts { servers: servers?, trainers: trainers? })
+}
+
+/// The name of the run: that of the backend, or else the last part of the workspace.
+fn name(readers: &mut Readers<'_, '_, '_>, config: &RawConfig, used: Option<&RawBackend>) -> Option<JobId> {
+    match (used, &mut readers.backend) {
+        (Some(RawBackend { name: Some(name), .. }), Some(reader)) => step_name(reader, &name.value, name.at),
+        (Some(_), _) => JobId::new(DEFAULT_NAME).ok(),
+        (None, _) => {
+            let workspace = config.workspace.as_ref().map_or("", |workspace| workspace.value.as_str());
+            let last = workspace.trim_end_matches('/').rsplit(['/', '.']).find(|part| !part.is_empty());
+            JobId::new(last.unwrap_or("paddlerec")).or_else(|_| JobId::new("paddlerec")).ok()
+        }
+    }
+}
+
+fn step_name(reader: &mut Reader<'_>, name: &str, at: crate::diag::Span) -> Option<JobId> {
+    let name = JobId::new(name);
+    name.map_err(|error| reader.error(Code::F0014, at, "invalid name for the job", error.why)).ok()
+}
+
+fn job(
+    name: JobId,
+    config: &RawConfig,
+    run: &RawRun,
+    backend: Option<&RawBackend>,
+    counts: Counts,
+    around: &Around<'_>,
+) -> Option<Job> {
+    let workspace = config.workspace.as_ref()?.value.as_str();
+    let backend = backend.filter(|_| run.engine.value == Engine::Cluster);
+    let is_distributed = run.engine.value != Engine::Single;
+    let threads = run.threads.unwrap_or(DEFAULT_THREADS);
+    let python = around.python.to_owned();
+    let command = if is_module(workspace) {
+        vec![python, "-m".to_owned(), workspace.to_owned()]
+    } else {
+        vec![python, workspace.to_owned()]
+    };
+    let env = env(config, run, backend, counts, around);
+    let role = |part: Part, replicas: u32| {
+        let mut role = Role { part: is_distributed.then_some(part), ..part.as_role(replicas) };
+        role.work = Work {
+            command: command.clone(),
+            env: env.clone(),
+            resources: Resources {
+                cpu_millis: backend.map(|_| threads * 1000),
+                memory_bytes: backend.and_then(|backend| backend.memory),
+                gpus: u32::from(run.gpus > 0 && part == Part::Trainer),
+                shm_bytes: None,
+                storage_bytes: backend.and_then(|backend| backend.storage),
+            },
+            image: backend.and_then(|backend| backend.image.as_ref()).map(|image| image.value.clone()),
+            ..Work::default()
+        };
+        role
+    };
+    let mut roles = Vec::new();
+    if counts.servers > 0 {
+        roles.push(role(Part::Server, counts.servers));
+    }
+    let mut trainers = role(Part::Trainer, counts.trainers);
+    if counts.servers > 0 {
+        trainers.start_after = vec![StartAfter { role: 0, when: When::Started }];
+    }
+    roles.push(trainers);
+    Some(Job {
+        name,
+        labels: BTreeMap::new(),
+        contracts: if is_distributed { vec![Contract::PaddleJob] } else { Vec::new() },
+        agent_store: false,
+        roles,
+        policy: Policy::default(),
+    })
+}
+
+/// The variables with which PaddleRec tells its processes what to do. What the contract of parameter servers has is not
+/// here.
+fn env(
+    config: &RawConfig,
+    run: &RawRun,
+    backend: Option<&RawBackend>,
+    counts: Counts,
+    around: &Around<'_>,
+) -> Vec<(String, String)> {
+    let threads = run.threads.unwrap_or(DEFAULT_THREADS).to_string();
+    let engine = match run.engine.value {
+        Engine::Single => "single",
+        Engine::LocalCluster => "local_cluster",
+        Engine::Cluster => "cluster",
+    };
+    let mut env = vec![("train.trainer.engine", engine.to_owned()), ("train.trainer.threads", threads.clone())];
+    env.push(("CPU_NUM", threads));
+    env.extend(run.epochs.map(|epochs| ("train.epochs", epochs.to_string())));
+    if run.engine.value != Engine::Single {
+        env.push(("train.trainer.strategy", run.strategy.unwrap_or(DEFAULT_STRATEGY).to_owned()));
+        env.push(("CLUSTER_INSTANCE", "1".to_owned()));
+        env.push(("PADDLE_PADDLEREC_ROLE", "WORKER".to_owned()));
+        if counts.servers > 0 {
+            env.push(("PADDLE_PSERVERS_NUM", counts.servers.to_string()));
+        }
+    }
+    if run.engine.value == Engine::Cluster {
+        // Trainers divide the data among themselves: no platform has done it.
+        env.push(("PADDLEREC_CLUSTER_TYPE", "K8S".to_owned()));
+    }
+    if let Some(workspace) = &config.workspace {
+        env.push(("workspace", workspace.value.clone()));
+    }
+    if let Some(name) = &run.name {
+        env.push(("mode", name.value.clone()));
+        env.push(("fleet_mode", if run.is_collective { "collective" } else { "ps" }.to_owned()));
+    }
+    if let Some(path) = &around.config {
+        env.push(("engine_run_config", path.clone()));
+        if config.is_first {
+            env.push(("paddlerec_model_config", path.clone()));
+        }
+    }
+    if let Some(level) = backend.and_then(|backend| backend.log_level) {
+        env.push(("GLOG_v", level.to_string()));
+        env.push(("GLOG_logtostderr", "1".to_owned()));
+    }
+    env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// True for `paddlerec.models.rank.dnn`; false for a directory or a file.
+fn is_module(workspace: &str) -> bool {
+    let is_name = |part: &str| {
+        part.starts_with(|c: char| c.is_alphabetic() || c == '_')
+            && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+    };
+    !workspace.ends_with(".py") && workspace.split('.').all(is_name)
+}
+
+/// Jobs that run one after the other.
+fn pipeline(name: JobId, jobs: Vec<Job>) -> Pipeline {
+    let id = |index: usize| NodeId(u32::try_from(index).unwrap_or(u32::MAX));
+    let children = (1..=jobs.len()).map(id).collect();
+    let mut nodes = vec![Node::new(name.to_string(), Pipeline::ROOT, Body::Dag { children })];
+    for (index, job) in jobs.into_iter().enumerate() {
+        let deps = if index == 0 { Vec::new() } else { vec![id(index)] };
+        let step_name = job.name.to_string();
+        let body = Body::Step(Box::new(Step { job, texts: Vec::new(), cache: None }));
+        nodes.push(Node { deps, ..Node::new(step_name, Pipeline::ROOT, body) });
+    }
+    Pipeline {
+        name,
+        labels: BTreeMap::new(),
+        nodes,
+        post: None,
+        parallelism: 1,
+        on_failure: OnFailure::FailFast,
+        store: None,
+        paddleflow: false,
+    }
+}
