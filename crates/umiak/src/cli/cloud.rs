@@ -12,14 +12,19 @@ use super::{say, tell};
 use crate::front::cloud::{Outcome, folder, perform};
 use crate::views::Output;
 
-/// What `--dry-run` and `umiak plan` print with `--output json`.
+/// What `--dry-run` and `umiak plan` print about a submission to PaddleCloud with `--output json`.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct CloudPlan {
     v: u32,
     engine: &'static str,
+    /// The name of the job on the platform.
     name: String,
+    /// The directory of the submission: its name and the time.
     folder: String,
+    /// The files that are made, without secrets.
     files: Vec<PlannedFile>,
+    /// Patterns of the files that are copied.
+    copies: Vec<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -36,12 +41,19 @@ pub(super) fn show(submission: &CloudSubmission, format: Format) -> Done {
     let folder = folder(&cloud.name);
     match format.output {
         Output::Quiet => print_text(""),
-        Output::Json => print_json(&CloudPlan { v: 1, engine: "paddlecloud", name: cloud.name.clone(), folder, files }),
+        Output::Json => print_json(&CloudPlan {
+            v: 1,
+            engine: "paddlecloud",
+            name: cloud.name.clone(),
+            folder,
+            files,
+            copies: cloud.patterns.clone(),
+        }),
         Output::Human => {
             let mut text =
                 format!("{}/: {}, and copies of {}\n", shown(&folder), list(&files), cloud.patterns.join(" "));
             for file in &files {
-                text += &format!("\n# {}\n{}", file.name, file.text);
+                text.extend(["\n# ", &file.name, "\n", &file.text]);
             }
             print_text(&text)
         }

@@ -289,16 +289,13 @@ pub(super) struct CloudSubmission {
 pub(super) fn ready(what: &What) -> Result<Ready, Vec<Diagnostic>> {
     let one = |diagnostic| vec![diagnostic];
     let engine = what.placing.engine.as_deref().map(EngineKind::parse).transpose().map_err(one)?;
-    let (files, python) = match &what.submitted {
-        Some(Submitted { backend, interpreter }) => {
-            let python = python(interpreter.as_deref()).map_err(one)?;
-            (Files::submitted(&what.file, backend.as_deref(), python.as_ref())?, python)
-        }
-        None => {
-            let files = Files::read(&what.file)?;
-            let python = if files.is_submission { python(None).map_err(one)? } else { String::new() };
-            (files, python)
-        }
+    let (files, python) = if let Some(Submitted { backend, interpreter }) = &what.submitted {
+        let python = python(interpreter.as_deref()).map_err(one)?;
+        (Files::submitted(&what.file, backend.as_deref(), python.as_ref())?, python)
+    } else {
+        let files = Files::read(&what.file)?;
+        let python = if files.is_submission { python(None).map_err(one)? } else { String::new() };
+        (files, python)
     };
     let mut settings = document::settings(&files.path).map_err(|(_, diagnostics)| diagnostics)?;
     let dir = submit::directory().map_err(one)?;

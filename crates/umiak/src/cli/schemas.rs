@@ -28,6 +28,7 @@ pub struct FormatSchema {
 
 /// All of them, by name.
 pub const SCHEMAS: &[FormatSchema] = &[
+    FormatSchema { name: "cloud-plan", path: "schemas/cloud-plan.v1.json", text: of::<super::cloud::CloudPlan> },
     FormatSchema { name: "code", path: "schemas/code.v1.json", text: of::<ExplainedCode> },
     FormatSchema { name: "detached", path: "schemas/detached.v1.json", text: of::<DetachedRun> },
     FormatSchema { name: "error", path: "schemas/error.v1.json", text: of::<ReportedError<'_>> },

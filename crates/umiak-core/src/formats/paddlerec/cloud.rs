@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::config::RawRun;
 use super::lower::{DEFAULT_NAME, DEFAULT_THREADS};
 use super::raw::{RawBackend, RawCloud};
+use super::section::first_line;
 use crate::diag::{Code, Span};
 use crate::formats::document::reader::{At, Reader};
 use crate::quote::shell;
@@ -120,11 +121,6 @@ pub(super) fn cloud(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun) -> 
 fn missing(reader: &mut Reader<'_>, at: Span, path: &str) {
     let at = first_line(reader, at);
     reader.error(Code::F0012, at, format!("`{path}` is missing or empty"), "");
-}
-
-fn first_line(reader: &Reader<'_>, at: Span) -> Span {
-    let line = reader.source.slice(at).lines().next().unwrap_or_default();
-    Span::new(at.start, at.start + line.len())
 }
 
 fn variant(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun) -> Option<Variant> {

@@ -74,6 +74,8 @@ pub fn parse(argv: &[OsString]) -> Result<Parsed, Vec<Diagnostic>> {
         Err(errors) => return Err(errors.iter().map(usage_error).collect()),
     };
     let (mut model, mut backend, mut own) = (None, None, Vec::new());
+    // The word after an unknown flag is probably its value.
+    let is_value = matches!(line.items.last(), Some(Item::Unknown(_))) && !line.separated;
     let mut errors = Vec::new();
     for item in line.items {
         match item {
@@ -88,7 +90,7 @@ pub fn parse(argv: &[OsString]) -> Result<Parsed, Vec<Diagnostic>> {
             Item::Unknown(token) => errors.push(unknown(&token)),
         }
     }
-    if let Some(word) = &line.script {
+    if let Some(word) = line.script.as_ref().filter(|_| !is_value) {
         let message = format!("unexpected argument `{}`", word.to_string_lossy());
         errors.push(Diagnostic::error(Code::L0001, message).hint("write `-m config.yaml -b backend.yaml`"));
     }

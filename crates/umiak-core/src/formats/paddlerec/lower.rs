@@ -1,11 +1,13 @@
 //! From both files to the model.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::cloud::{self, Cloud};
 use super::config::{Engine, RawConfig, RawRun};
-use super::raw::{Backend, RawBackend};
-use crate::diag::{Code, Diagnostic};
+use super::raw::{Backend, Count, RawBackend};
+use super::section::first_line;
+use crate::diag::{Code, Diagnostic, Span};
 use crate::formats::document::reader::Reader;
 use crate::model::{
     Body, Contract, Job, JobId, Node, NodeId, OnFailure, Part, Pipeline, Policy, Resources, Role, StartAfter, Step,
@@ -139,18 +141,18 @@ fn counts(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun) -> Option<Cou
         let (servers, trainers) = cloud::counts(raw, run);
         return Some(Counts { servers, trainers });
     }
-    let mut need = |found: Option<u32>, name: &str| {
-        let (at, path) = &raw.submit;
-        if found.is_none() {
-            let line = reader.source.slice(*at).lines().next().unwrap_or_default().len();
-            let at = crate::diag::Span::new(at.start, at.start + line);
+    let mut need = |count: Count, name: &str| match count {
+        Count::Is(count) => Some(count),
+        Count::Wrong => None,
+        Count::Missing => {
+            let (at, path) = &raw.submit;
+            let at = first_line(reader, *at);
             reader.error(Code::F0012, at, format!("`{path}.{name}` is missing"), "");
+            None
         }
-        found
     };
-    let servers = raw.servers.as_ref().map(|count| count.value);
-    let servers = if run.is_collective { Some(0) } else { need(servers, "server_num") };
-    let trainers = need(raw.trainers.as_ref().map(|count| count.value), "trainer_num");
+    let servers = if run.is_collective { Some(0) } else { need(raw.servers, "server_num") };
+    let trainers = need(raw.trainers, "trainer_num");
     Some(Counts { servers: servers?, trainers: trainers? })
 }
 
@@ -167,7 +169,7 @@ fn name(readers: &mut Readers<'_, '_, '_>, config: &RawConfig, used: Option<&Raw
     }
 }
 
-fn step_name(reader: &mut Reader<'_>, name: &str, at: crate::diag::Span) -> Option<JobId> {
+fn step_name(reader: &mut Reader<'_>, name: &str, at: Span) -> Option<JobId> {
     let name = JobId::new(name);
     name.map_err(|error| reader.error(Code::F0014, at, "invalid name for the job", error.why)).ok()
 }
@@ -283,7 +285,7 @@ fn is_module(workspace: &str) -> bool {
         part.starts_with(|c: char| c.is_alphabetic() || c == '_')
             && part.chars().all(|c| c.is_alphanumeric() || c == '_')
     };
-    !workspace.ends_with(".py") && workspace.split('.').all(is_name)
+    Path::new(workspace).extension().is_none_or(|extension| extension != "py") && workspace.split('.').all(is_name)
 }
 
 /// Jobs that run one after the other.

@@ -261,7 +261,9 @@ fn last_wins(node: &mut Node) {
             let mut kept: Vec<(Node, Node)> = std::mem::take(entries).into_iter().rev().collect();
             kept.retain(|(key, _)| key.text().is_none_or(|text| seen.insert(text.to_owned())));
             kept.reverse();
-            kept.iter_mut().for_each(|(_, value)| last_wins(value));
+            for (_, value) in &mut kept {
+                last_wins(value);
+            }
             *entries = kept;
         }
     }

@@ -45,8 +45,8 @@ pub(super) struct RawBackend {
     /// The word, and where it is written.
     pub(super) backend: Option<(Backend, At<&'static str>)>,
     pub(super) name: Option<At<String>>,
-    pub(super) servers: Option<At<u32>>,
-    pub(super) trainers: Option<At<u32>>,
+    pub(super) servers: Count,
+    pub(super) trainers: Count,
     pub(super) image: Option<At<String>>,
     pub(super) memory: Option<u64>,
     pub(super) storage: Option<u64>,
@@ -54,6 +54,28 @@ pub(super) struct RawBackend {
     /// Where `submit` is, for errors about keys that it does not have, and its path.
     pub(super) submit: (Span, String),
     pub(super) cloud: RawCloud,
+}
+
+/// A number of replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Count {
+    Missing,
+    /// It is written, but not as a number, which is already reported.
+    Wrong,
+    Is(u32),
+}
+
+impl Count {
+    fn read(reader: &mut Reader<'_>, submit: Option<&Section<'_>>, name: &str) -> (Self, Option<At<u32>>) {
+        let count = submit.and_then(|submit| submit.number(reader, name, 1, MAX_REPLICAS));
+        let is_written = submit.is_none_or(|submit| submit.get(name).is_some());
+        let kind = match &count {
+            Some(count) => Self::Is(count.value),
+            None if is_written => Self::Wrong,
+            None => Self::Missing,
+        };
+        (kind, count)
+    }
 }
 
 /// What only PaddleCloud uses.
@@ -91,9 +113,9 @@ pub(super) fn backend(reader: &mut Reader<'_>, root: &Node) -> Option<RawBackend
     let mut name = if is_flat { None } else { section.word(reader, "job_name") };
     section.required(reader, "submit");
     let submit = section.section(reader, "submit", &keys::SUBMIT, Others::Ignored);
-    let count = |reader: &mut Reader<'_>, name: &str| submit.as_ref()?.number(reader, name, 1, MAX_REPLICAS);
-    let servers = count(reader, "server_num");
-    let (trainers, workers) = (count(reader, "trainer_num"), count(reader, "worker_num"));
+    let (servers, _) = Count::read(reader, submit.as_ref(), "server_num");
+    let (by_trainer, trainers) = Count::read(reader, submit.as_ref(), "trainer_num");
+    let (by_worker, workers) = Count::read(reader, submit.as_ref(), "worker_num");
     if let (Some(trainers), Some(workers)) = (&trainers, &workers)
         && trainers.value != workers.value
     {
@@ -110,7 +132,7 @@ pub(super) fn backend(reader: &mut Reader<'_>, root: &Node) -> Option<RawBackend
         backend: word.map(|word| (Backend::of(word.value), word)),
         name: None,
         servers,
-        trainers: trainers.or(workers),
+        trainers: if by_trainer == Count::Missing { by_worker } else { by_trainer },
         image: None,
         memory: None,
         storage: None,

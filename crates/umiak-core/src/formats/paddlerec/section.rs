@@ -18,6 +18,8 @@ pub(super) enum Others {
 pub(super) struct Section<'n> {
     entries: Entries<'n>,
     path: String,
+    /// Keys that are probably meant, and where something like them is written.
+    misspelt: Vec<(&'static str, Span)>,
 }
 
 impl<'n> Section<'n> {
@@ -31,14 +33,16 @@ impl<'n> Section<'n> {
         let what = if path.is_empty() { "the document".to_owned() } else { format!("`{path}`") };
         let mut entries = reader.open_entries(&what, node, table.names())?;
         let section = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        let mut misspelt = Vec::new();
         for (key, _) in std::mem::take(&mut entries.rest) {
             let near = reader.nearest(&key.value, table.names());
+            misspelt.extend(near.map(|near| (near, key.at)));
             if near.is_some() || others == Others::Ignored {
                 let message = format!("unknown key `{}` is ignored", section(&shortened(&key.value)));
                 reader.notice(Code::F0055, key.at, message, did_you_mean(near, ""));
             }
         }
-        Some(Self { entries, path: path.to_owned() })
+        Some(Self { entries, path: path.to_owned(), misspelt })
     }
 
     /// The path of a key.
@@ -69,8 +73,11 @@ impl<'n> Section<'n> {
     pub(super) fn required(&self, reader: &mut Reader<'_>, name: &str) -> Option<&'n Node> {
         let node = self.get(name);
         if node.is_none() {
-            let at = self.entries.key(name).unwrap_or_else(|| first_line(reader, self.at()));
-            reader.error(Code::F0012, at, format!("`{}` is missing", self.path(name)), "");
+            let near = self.misspelt.iter().find(|(near, _)| *near == name);
+            let label = did_you_mean(near.map(|(near, _)| *near), "");
+            let key = self.entries.key(name).or(near.map(|(_, at)| *at));
+            let at = key.unwrap_or_else(|| first_line(reader, self.at()));
+            reader.error(Code::F0012, at, format!("`{}` is missing", self.path(name)), label);
         }
         node
     }
@@ -132,7 +139,7 @@ impl<'n> Section<'n> {
 }
 
 /// Only the first line of a mapping is marked where a key is missing in it.
-fn first_line(reader: &Reader<'_>, at: Span) -> Span {
+pub(super) fn first_line(reader: &Reader<'_>, at: Span) -> Span {
     let line = reader.source.slice(at).lines().next().unwrap_or_default();
     Span::new(at.start, at.start + line.len())
 }

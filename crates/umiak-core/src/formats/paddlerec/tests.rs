@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use super::cloud::Cloud;
 use super::{Backend, File};
 use crate::diag::{Diagnostic, Severity, Source};
 use crate::formats::document::keys::{KeyKind, Table};
@@ -264,6 +265,11 @@ fn runners_on_gpus() {
     insta::assert_snapshot!(bad("mode: a\nrunner: [{class: train}]\nphase: 1\n", None));
 }
 
+/// Its files, as one text.
+fn written(cloud: &Cloud) -> String {
+    cloud.files.iter().flat_map(|file| ["== ", file.name, "\n", &file.text]).collect()
+}
+
 #[test]
 fn submissions_to_paddlecloud() {
     let config = |keys: &str| {
@@ -274,7 +280,7 @@ fn submissions_to_paddlecloud() {
     assert!(document.notices[0].message.starts_with("duplicate key `k8s_trainers`"), "{:?}", document.notices);
     assert!(!document.masked.contains("battery-staple") && !document.masked.contains("correct-horse"));
     let cloud = document.target.clone().unwrap().cloud.unwrap();
-    let text: String = cloud.files.iter().map(|file| format!("== {}\n{}", file.name, file.text)).collect();
+    let text = written(&cloud);
     assert_eq!(
         (cloud.name.as_str(), cloud.patterns.as_slice()),
         ("it's mine", &["./*.py", "./*.yaml"].map(str::to_owned)[..])
@@ -284,7 +290,7 @@ fn submissions_to_paddlecloud() {
     assert_eq!(roles, [1, 4], "for `--engine local`");
     let render = |config: &str, backend: &str| -> String {
         let cloud = good(config, Some(backend)).target.unwrap().cloud.unwrap();
-        cloud.files.iter().map(|file| format!("== {}\n{}", file.name, file.text)).collect()
+        written(&cloud)
     };
     let mpi = CLOUD.replace("cluster_type: k8s", "cluster_type: MPI").replace("output_path", "train_data_path");
     insta::assert_snapshot!("paddlecloud_mpi", render(&config(""), &mpi));
@@ -317,23 +323,35 @@ fn a_native_document_does_the_same() {
 /// The examples of all keys together are files without notices.
 #[test]
 fn the_examples_of_keys_are_read() {
-    fn written(table: &Table, skipped: &[&str]) -> String {
-        let keys = table.keys.iter().filter(|key| !skipped.contains(&key.name));
+    fn example(table: &Table) -> String {
         let entry = |key: &crate::formats::document::keys::Key| {
             let value = match key.kind {
-                KeyKind::Mapping(table) => written(table, skipped),
-                KeyKind::Maps(table) => format!("[{}]", written(table, skipped)),
+                KeyKind::Mapping(table) => example(table),
+                KeyKind::Maps(table) => format!("[{}]", example(table)),
                 _ => key.example.to_owned(),
             };
             format!("{}: {value}", key.name)
         };
-        format!("{{{}}}", keys.map(entry).collect::<Vec<_>>().join(", "))
+        format!("{{{}}}", table.keys.iter().map(entry).collect::<Vec<_>>().join(", "))
     }
     use super::keys::{BACKEND, CONFIG, FLAT, LISTS};
     for (config, backend) in [(&CONFIG, &BACKEND), (&LISTS, &FLAT), (&CONFIG, &FLAT), (&LISTS, &BACKEND)] {
-        let (config, backend) = (written(config, &[]), written(backend, &[]));
+        let (config, backend) = (example(config), example(backend));
         let Checked { diagnostics, work, .. } = read(&config, Some(&backend), check);
         assert!(diagnostics.is_empty() && work.is_some(), "{config}\n{backend}\n{}", plain(&diagnostics));
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "tests read fixtures")]
+fn fixtures_are_good() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/documents/paddlerec");
+    let paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(paths.len() > 2, "{paths:?}");
+    for path in paths {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (config, backend) = text.split_once("\n---\n").expect("both files");
+        good(config, Some(backend));
     }
 }
 
