@@ -24,6 +24,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("guide::the_examples_of_openpai_are_true", &[Python], || examples(&OPENPAI))
         .test("guide::the_examples_of_pipelines_are_true", &[Python], || examples(&PIPELINES))
         .test("guide::the_examples_of_paddleflow_are_true", &[], || examples(&PADDLEFLOW))
+        .test("guide::the_examples_of_paddlerec_are_true", &[Python], || examples(&PADDLEREC))
         .test("guide::the_examples_of_torchrun_are_true", &[Python], || examples(&TORCHRUN))
         .test("guide::the_lines_of_elastic_jobs_are_true", &[Python], || examples(&ELASTIC))
         .test("guide::the_quickstart_is_true_and_short", &[Python], quickstart)
@@ -96,6 +97,17 @@ const PADDLEFLOW: Guide = Guide {
     file: "docs/guide/paddleflow.md",
     settings: &[("umiak run distributed.yaml", Setting::Plain), ("umiak lint old.yaml", Setting::Plain)],
     mistakes: &["old.yaml"],
+    goes_on: true,
+};
+
+const PADDLEREC: Guide = Guide {
+    file: "docs/guide/paddlerec.md",
+    settings: &[
+        ("umiak lint config.yaml backend.yaml", Setting::Plain),
+        ("umiak submit -m config.yaml -b wrong.yaml", Setting::Plain),
+        ("umiak submit -m long.yaml -b backend.yaml -d", Setting::Plain),
+    ],
+    mistakes: &["wrong.yaml"],
     goes_on: true,
 };
 

@@ -29,6 +29,7 @@ mod log_dir;
 mod logpath;
 mod nodes;
 mod paddleflow;
+mod paddlerec;
 mod pai;
 mod pauses;
 mod pipeline_views;
@@ -65,6 +66,7 @@ fn main() -> std::process::ExitCode {
     screen::register(&mut suite);
     secrets::register(&mut suite);
     paddleflow::register(&mut suite);
+    paddlerec::register(&mut suite);
     pai::register(&mut suite);
     pipeline_views::register(&mut suite);
     convert::register(&mut suite);

@@ -210,14 +210,9 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
         "error[L0002]: `--nnodes 2:4` cannot be used with the backend `static`\nhint: nodes come and go with `--rdzv-backend c10d --rdzv-endpoint HOST:29400`\n",
     ),
     (
-        "umiak python -m paddlerec.run -m c.yaml -b b.yaml",
+        "umiak python -m paddlerec.run -m c.yaml -r WORKER",
         2,
-        "error[L0003]: `python -m paddlerec.run` is not supported yet\n",
-    ),
-    (
-        "umiak submit -m config.yaml -b backend.yaml",
-        2,
-        "error[L0003]: `umiak submit` is not supported yet\nhint: `umiak --help` lists the commands\n",
+        "error[L0003]: `-r WORKER` is not supported: umiak starts the workers itself\nhint: leave `-r` out\n",
     ),
     ("umiak top", 2, "error[L0003]: `umiak top` is not supported yet\nhint: `umiak --help` lists the commands\n"),
     (

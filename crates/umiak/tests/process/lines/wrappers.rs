@@ -95,7 +95,7 @@ fn runners_that_do_not_answer() {
     }
     program(&shell, "bin/uv", STAND_IN);
     let outcome = shell.line("umiak uv run python -m paddlerec.run -m c.yaml").finish();
-    outcome.expect_code(2).expect_err("error[L0003]: `").expect_err("is not supported yet");
+    outcome.expect_code(2).expect_err("error[F0001]: there is no file `c.yaml`\n");
     let outcome = shell.line("umiak uv run train.py").finish();
     outcome.expect_code(2).expect_err("error[L0001]: `umiak uv run` starts launchers, and `train.py` is not one\n");
 }

@@ -1,0 +1,157 @@
+//! Submissions to PaddleCloud, with a stand-in for the site's client.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use umiak_testkit::schema::violation;
+use umiak_testkit::suite::Suite;
+
+use crate::shell::Shell;
+
+pub(super) fn register(suite: &mut Suite) {
+    suite
+        .test("paddlerec::paddlecloud_with_its_client", &[], with_client)
+        .test("paddlerec::paddlecloud_without_its_client", &[], without_client)
+        .test("paddlerec::paddlecloud_refuses", &[], refusal)
+        .test("paddlerec::files_of_paddlecloud", &[], files);
+}
+
+const CONFIG: &str = "workspace: ./\nmode: [train]\nrunner: [{name: train, class: cluster_train, device: cpu}]\nphase: [{name: p, thread_num: 4, model: '{workspace}/model.py'}]\n";
+const BACKEND: &str = r#"backend: "PaddleCloud"
+cluster_type: k8s
+config:
+  fs_name: "afs://yinglong.afs"
+  fs_ugi: "user,correct-horse"
+  output_path: "/output"
+  afs_remote_mount_point: "/data"
+submit:
+  ak: "key-of-the-user"
+  sk: "battery-staple"
+  job_name: "ctr"
+  files: ./*.py ./data
+  k8s_trainers: 4
+  k8s_ps_num: 2
+"#;
+const LINE: &str = "umiak submit -m train.yaml -b backend.yaml";
+
+fn shell() -> Shell {
+    let shell = Shell::with_decoy();
+    let sandbox = &shell.sandbox;
+    std::fs::create_dir_all(sandbox.path().join("data/deep")).expect("the sandbox can be written");
+    for (name, text) in
+        [("train.yaml", CONFIG), ("backend.yaml", BACKEND), ("model.py", "model"), ("data/deep/part", "1 2 3")]
+    {
+        sandbox.write(name, text);
+    }
+    shell
+}
+
+/// The client: writes its arguments and the files that it sees.
+fn client(shell: &Shell, end: &str) {
+    let path = shell.sandbox.write(
+        "bin/paddlecloud",
+        format!("#!/bin/sh\nprintf '%s\\n' \"$@\" > ../arguments\nenv > ../environment\n{end}\n"),
+    );
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+}
+
+/// The directory of the only submission.
+fn folder(shell: &Shell) -> PathBuf {
+    let names = shell.sandbox.list(".");
+    let mut found = names.iter().filter(|name| name.starts_with("ctr_"));
+    let name = found.next().unwrap_or_else(|| panic!("no directory: {names:?}"));
+    assert!(found.next().is_none(), "{names:?}");
+    let digits = name.trim_start_matches("ctr_");
+    assert!(digits.len() == 14 && digits.bytes().all(|byte| byte.is_ascii_digit()), "{name}");
+    shell.sandbox.path().join(name)
+}
+
+fn with_client() {
+    let shell = shell();
+    client(&shell, r#"echo '{"groupName": "paddle", "jobId": "job-1", "userId": "li"}'"#);
+    let outcome = shell.line(&format!("http_proxy=x https_proxy=y {LINE}")).finish();
+    outcome.expect_code(0).expect_out("\"jobId\": \"job-1\"").expect_err("submitted to PaddleCloud; `ctr_");
+    let folder = folder(&shell);
+    let names = shell.sandbox.list(folder.file_name().and_then(|name| name.to_str()).expect("UTF-8"));
+    assert_eq!(names, ["before_hook.sh", "config.ini", "config.yaml", "data", "end_hook.sh", "job.sh", "model.py"]);
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("it is there");
+    assert_eq!((read("config.yaml").as_str(), read("data/deep/part").as_str()), (CONFIG, "1 2 3"));
+    for line in ["fs_ugi=user,correct-horse", "CPU_NUM=4", "PADDLEREC_CLUSTER_TYPE=K8S", "AFS_REMOTE_MOUNT_POINT=/data"]
+    {
+        assert!(read("config.ini").lines().any(|one| one == line), "{line}: {}", read("config.ini"));
+    }
+    let mode = |name: &str| std::fs::metadata(folder.join(name)).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!((mode(""), mode("job.sh"), mode("config.ini")), (0o700, 0o700, 0o600), "they have secrets");
+    let arguments = shell.sandbox.read("arguments");
+    let expected = ["job", "--ak", "key-of-the-user", "--sk", "battery-staple", "train", "--job-name", "ctr"];
+    assert_eq!(arguments.lines().take(8).collect::<Vec<_>>(), expected);
+    for pair in [
+        "--k8s-trainers\n4\n",
+        "--k8s-ps-num\n2\n",
+        "--start-cmd\npython -m paddlerec.run -m ./config.yaml\n",
+        "./model.py\n",
+    ] {
+        assert!(arguments.contains(pair), "{pair}: {arguments}");
+    }
+    assert!(!shell.sandbox.read("environment").contains("_proxy="));
+    let text = outcome.out() + &outcome.err();
+    assert!(!text.contains("battery-staple") && !text.contains("correct-horse"), "{text}");
+    // It is the platform's job, and no run of umiak.
+    shell.line("umiak ls --output json").finish().expect_code(0).expect_out("\"runs\": []");
+}
+
+fn without_client() {
+    let shell = shell();
+    let outcome = shell.line(LINE).finish();
+    outcome.expect_code(127).expect_err("error[E0101]: `paddlecloud`, the client of PaddleCloud, was not found\n");
+    outcome.expect_err("hint: install it, and run `bash ctr_");
+    assert!(folder(&shell).join("job.sh").exists());
+    // It can be run later.
+    client(&shell, "echo later");
+    let script = folder(&shell).join("job.sh");
+    shell.line(&format!("bash {}", script.display())).finish().expect_code(0).expect_out("later\n");
+}
+
+fn refusal() {
+    let shell = shell();
+    client(&shell, "echo '{\"error\": \"quota of battery-staple\"}'; echo 'no quota' >&2; exit 4");
+    let outcome = shell.line(LINE).finish();
+    outcome.expect_code(1).expect_err("no quota\nerror[E0102]: PaddleCloud did not accept the job\n");
+    outcome
+        .expect_err("  it said  {\"error\": \"quota of ********\"}\n")
+        .expect_err("hint: correct it and run `bash ctr_");
+}
+
+fn files() {
+    let shell = shell();
+    client(&shell, "echo called");
+    for command in ["umiak plan train.yaml", &format!("{LINE} --dry-run")] {
+        std::fs::rename(shell.sandbox.path().join("train.yaml"), shell.sandbox.path().join("config.yaml")).ok();
+        let outcome = shell.line(&command.replace("train.yaml", "config.yaml")).finish();
+        outcome.expect_code(0).expect_out("# job.sh\n#!/bin/bash\n").expect_out("--sk ******** train");
+        assert!(!outcome.out().contains("correct-horse"), "{}", outcome.out());
+    }
+    let json = shell.line("umiak plan config.yaml --output json").finish().out();
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let schema = shell.line("umiak schema cloud-plan").finish().out();
+    assert_eq!(violation(&serde_json::from_str(&schema).expect("JSON"), &json), None);
+    let line = LINE.replace("train.yaml", "config.yaml");
+    for (files, error) in [
+        ("./*.txt", "error[E0103]: `submit.files`: no file matches `./*.txt`\n"),
+        ("./job.sh", "error[E0103]: `submit.files` contains `job.sh`, which the submission makes itself\n"),
+        (
+            "model.py data/model.py",
+            "error[E0103]: `model.py` and `data/model.py` would have one name in the submission\n",
+        ),
+    ] {
+        shell.sandbox.write("job.sh", "");
+        shell.sandbox.write("data/model.py", "");
+        shell.sandbox.write("backend.yaml", BACKEND.replace("./*.py ./data", files));
+        shell.line(&line).finish().expect_code(125).expect_err(error);
+    }
+    assert!(!shell.sandbox.list(".").iter().any(|name| name.starts_with("ctr_")), "nothing is written");
+    shell.sandbox.write("backend.yaml", BACKEND);
+    // On this host instead.
+    let outcome = shell.line(&format!("{line} --engine mock")).finish();
+    outcome.expect_code(0).expect_err("2 pserver, 4 trainer, engine mock");
+}
