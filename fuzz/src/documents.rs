@@ -2,6 +2,7 @@
 
 use umiak_core::diag::{Code, Severity, Source};
 use umiak_core::formats::document::decode;
+use umiak_core::formats::paddlerec::File;
 use umiak_core::formats::settings::Settings;
 use umiak_core::formats::{Given, check, convert, parse};
 use umiak_core::model::{Pipeline, Workload};
@@ -9,15 +10,18 @@ use umiak_core::model::{Pipeline, Workload};
 /// A document is a job or a pipeline that survives its JSON form, and a job has a native document; or it has errors in
 /// lines that it has.
 pub fn read_document(bytes: &[u8]) {
-    let Ok(source) = decode("job.yaml", bytes) else { return };
+    let Ok(mut source) = decode("job.yaml", bytes) else { return };
+    let other = split(&mut source);
     let settings = Settings::default();
-    let checked = check(&source, &Given::new(&[], &settings));
-    let lines = source.text.split('\n').count();
+    let given = Given { companion: other.as_ref(), ..Given::new(&[], &settings) };
+    let checked = check(&source, &given);
+    let lines = [Some(&source), other.as_ref()].into_iter().flatten().map(|one| one.text.split('\n').count()).max();
+    let lines = lines.unwrap_or_default();
     for diagnostic in &checked.diagnostics {
         assert!(!diagnostic.message.is_empty() && !diagnostic.to_plain().is_empty());
         assert!(diagnostic.labels.iter().all(|label| (1..=lines).contains(&label.start.line)), "{diagnostic:?}");
     }
-    match parse(&source, &Given::new(&[], &settings)) {
+    match parse(&source, &given) {
         Ok(document) => {
             assert_eq!(checked.work.as_ref(), Some(&document.work));
             let json = serde_json::to_string(&document.work).expect("jobs have a JSON form");
@@ -31,13 +35,22 @@ pub fn read_document(bytes: &[u8]) {
         }
     }
     let is_good = checked.diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error);
-    match convert(&source, &Given::new(&[], &settings)) {
+    match convert(&source, &given) {
         Ok(converted) => {
             let native = check(&Source::new("native.yaml", converted.text), &Given::new(&[], &settings));
             assert!(is_good && native.diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error));
         }
         Err(errors) => assert!(!is_good || errors[0].code == Code::F0019, "{errors:?}"),
     }
+}
+
+/// The second file of a submission of PaddleRec, behind a line `---`.
+fn split(source: &mut Source) -> Option<Source> {
+    let (first, second) = source.text.split_once("\n---\n")?;
+    let (first, second) = (Source::new("job.yaml", first), Source::new("other.yaml", second));
+    File::of(&first)?;
+    *source = first;
+    Some(second)
 }
 
 /// Parents come before their nodes, and dependencies are siblings.

@@ -24,10 +24,10 @@ def say(text):
 
 def strategy(word):
     """How trainers update the servers."""
+    if word not in ("async", "half_async"):
+        sys.exit(f"`{word}` needs the whole table in every trainer; this model keeps its rows on the servers only")
     strategy = fleet.DistributedStrategy()
-    strategy.a_sync = word != "sync"
-    if word == "geo":
-        strategy.a_sync_configs = {"k_steps": 100}
+    strategy.a_sync = True
     return strategy
 
 
