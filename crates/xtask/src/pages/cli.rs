@@ -57,7 +57,7 @@ const PREFIX: &str = "
 | the binary under the name `fleetrun` | the same |
 | `umiak torchrun …`, `umiak python -m torch.distributed.run …`, the binary under the name `torchrun` | the launcher with the flags of torchrun |
 | `umiak python -m torch.distributed.launch …` | the same; adds `--local-rank=N` to the script's arguments, unless `--use-env` is given |
-| `umiak python -m paddlerec.run …` | not supported yet |
+| `umiak python -m paddlerec.run …` | `umiak submit …`; the word before `-m` is the interpreter of servers and trainers |
 ";
 
 const TORCHRUN: &str = "

@@ -8,6 +8,7 @@ mod exits;
 mod job;
 mod openpai;
 mod paddleflow;
+mod paddlerec;
 mod states;
 
 use crate::tree::Generated;
@@ -20,6 +21,7 @@ pub(crate) fn all() -> Vec<Generated> {
         page("docs/reference/job.md", job::page()),
         page("docs/reference/openpai.md", openpai::page()),
         page("docs/reference/paddleflow.md", paddleflow::page()),
+        page("docs/reference/paddlerec.md", paddlerec::page()),
         page("docs/reference/cli.md", cli::page()),
         page("docs/reference/error-codes.md", codes::page()),
         page("docs/reference/exit-codes.md", exits::page()),
@@ -30,6 +32,7 @@ pub(crate) fn all() -> Vec<Generated> {
         page("docs/man/umiak-launch.1", man(Some("launch"))),
         page("docs/man/umiak-torchrun.1", man(Some("torchrun"))),
         page("docs/man/umiak-run.1", man(Some("run"))),
+        page("docs/man/umiak-submit.1", man(Some("submit"))),
         page("docs/man/umiak-plan.1", man(Some("plan"))),
         page("docs/man/umiak-lint.1", man(Some("lint"))),
         page("docs/man/umiak-convert.1", man(Some("convert"))),
