@@ -208,7 +208,8 @@ fn argument(flag: &'static Flag) -> Arg {
 }
 
 /// Command names of other tools, and the ones here.
-const ELSEWHERE: &[(&str, &str)] = &[("status", "show"), ("kill", "stop"), ("ps", "ls"), ("list", "ls")];
+const ELSEWHERE: &[(&str, &str)] =
+    &[("status", "show"), ("kill", "stop"), ("ps", "ls"), ("list", "ls"), ("describe", "show"), ("validate", "lint")];
 
 /// Runs one of our own commands.
 pub(super) fn run(argv: &[OsString]) -> ExitCode {

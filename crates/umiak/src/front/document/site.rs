@@ -151,7 +151,8 @@ impl Keys {
                 Self { no_gpus: "set `gpu: 0` in `resourcePerInstance`", no_gang }
             }
             Some(Format::PaddleFlow) => Self { no_gpus: "use a flavour without GPUs", no_gang: None },
-            Some(Format::Native | Format::PaddleRec) | None => {
+            Some(Format::PaddleRec) => Self { no_gpus: "set `device: cpu`", no_gang: None },
+            Some(Format::Native) | None => {
                 Self { no_gpus: "remove `gpu` from `resources`", no_gang: Some("policy: {gang: false}") }
             }
         }

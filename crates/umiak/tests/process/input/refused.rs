@@ -314,7 +314,7 @@ pub(super) const OWN: &[Row<'_>] = &[
     (
         "umiak schema nothing",
         2,
-        "error[L0001]: invalid value 'nothing' for '[FORMAT]' [possible values: code, detached, error, explain, facts, job, lint, logs, ls, pipeline-plan, plan, removed, show, show-pai, stacks, stop, store, wait]\n",
+        "error[L0001]: invalid value 'nothing' for '[FORMAT]' [possible values: cloud-plan, code, detached, error, explain, facts, job, lint, logs, ls, pipeline-plan, plan, removed, show, show-pai, stacks, stop, store, wait]\n",
     ),
 ];
 
