@@ -1,6 +1,7 @@
 //! Limits on texts and lists in messages. Without a token any process that knows the job id can send a message, and parts
 //! of it are shown on consoles.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -55,12 +56,18 @@ impl<const MAX: usize> OneLine<MAX> {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-        Bounded::<MAX>::deserialize(deserializer).map(|text| one_line(&text))
+        let text = Bounded::<MAX>::deserialize(deserializer)?;
+        Ok(match one_line(&text) {
+            // A start of 1 000 nodes has as many names.
+            Cow::Borrowed(_) => text,
+            Cow::Owned(cleaned) => cleaned,
+        })
     }
 }
 
-fn one_line(text: &str) -> String {
-    text.replace(|c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'), "?")
+fn one_line(text: &str) -> Cow<'_, str> {
+    let is_odd = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    if text.contains(is_odd) { Cow::Owned(text.replace(is_odd, "?")) } else { Cow::Borrowed(text) }
 }
 
 /// Reads at most [`MAX_NODES`] addresses.
