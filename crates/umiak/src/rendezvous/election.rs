@@ -25,7 +25,9 @@ use tracing::{debug, info};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Outcome;
 use umiak_core::machine::round::election::{self, Effect, Event, Leader, Reign};
-use umiak_core::machine::round::known::{Agreement, End, Known, Takeover, agree, node_value, range_words, read_range};
+use umiak_core::machine::round::known::{
+    Agreement, End, Known, RangeKey, Takeover, agree, node_value, range_words, read_range,
+};
 use umiak_core::machine::round::messages::Loss;
 use umiak_core::model::{EtcdOptions, EtcdPlace, Port, Timestamp, shown};
 use umiak_core::wire::etcd::{self as wire, KeyValue, LeaseId, Revision, request};
@@ -350,7 +352,7 @@ impl Candidate {
         let nodes = self.key("nodes/");
         let nodes = listing.entries.iter().filter(|entry| entry.key.starts_with(&nodes));
         let end = end.and_then(|entry| serde_json::from_slice(&entry.value).ok());
-        self.known = Known::found(np.map(|entry| &*entry.value), nodes.map(|entry| &*entry.value), end);
+        self.known = Known::found(np.map(range_key), nodes.map(|entry| &*entry.value), end);
         // Otherwise, what is there belongs to an earlier one.
         if let (Some(entry), true) = (np, reign.is_some() || self.known.job().is_some()) {
             self.compare(entry).await?;
@@ -500,8 +502,8 @@ impl Candidate {
         let (key, node, lease, time) = (self.key("coordinator"), self.node_key(), self.lease, self.options.lease);
         let value = self.node_value();
         // Other nodes see both or neither.
-        let np = (self.key("np"), range_words(self.options.range).into_bytes());
-        let with: Vec<_> = self.known.brings_range().then_some(np).into_iter().collect();
+        let range = self.known.brings(self.options.range);
+        let with: Vec<_> = range.map(|range| (self.key("np"), range_words(range).into_bytes())).into_iter().collect();
         tokio::spawn(async move {
             let claim = async {
                 let lease = match lease {
@@ -719,7 +721,7 @@ impl Candidate {
         } else if key == self.key("end") {
             self.known.ended(entry.and_then(|entry| serde_json::from_slice(&entry.value).ok()));
         } else if key == self.key("np") {
-            let range = self.known.scaled(entry.map(|entry| &*entry.value));
+            let range = self.known.scaled(entry.map(range_key));
             if let Some((min, max)) = range.filter(|_| self.is_leading) {
                 self.reporter.tell(ElectionReport::Scaled { min, max });
             }
@@ -821,6 +823,10 @@ fn no_coordinator(
 /// The port that is open as long as anything of the coordinator runs.
 fn door_of(reign: &Reign) -> Option<SocketAddr> {
     Some(SocketAddr::new(reign.leader.at.ip(), reign.leader.alive?.get()))
+}
+
+fn range_key(entry: &KeyValue) -> RangeKey<'_> {
+    RangeKey { value: &entry.value, expires: entry.lease.is_some() }
 }
 
 fn reign(entry: &KeyValue) -> Option<Reign> {

@@ -34,19 +34,27 @@ pub(super) struct Farewell<'a> {
 impl Farewell<'_> {
     /// The job is over for all nodes.
     pub(super) async fn end(self, end: End) -> Result<(), EtcdError> {
+        let remembered = self.remember(end).await;
+        self.revoke().await?;
+        remembered
+    }
+
+    async fn remember(&self, end: End) -> Result<(), EtcdError> {
         let lease = self.etcd.grant(REMEMBERED).await?;
         let value = serde_json::to_vec(&end).unwrap_or_default();
         self.etcd.put(&self.key("end"), &value, Some(lease)).await?;
         self.etcd.put(self.root, b"1", Some(lease)).await?;
-        self.etcd.delete(&self.key("np")).await?;
-        self.revoke().await
+        self.etcd.delete(&self.key("np")).await.map(drop)
     }
 
     /// This node leaves; the job may go on. Of several last ones that leave together, one finds no other.
     pub(super) async fn leave(self) -> Result<(), EtcdError> {
-        let lease = self.etcd.grant(self.linger).await?;
-        self.etcd.put(&self.key(&left_name(self.launch)), b"", Some(lease)).await?;
+        let said = self.say_left().await;
+        // Whatever etcd has refused, other nodes need not wait for this one.
         self.revoke().await?;
+        let lease = said?;
+        // Before the list: a job that begins later changes it.
+        let root = self.etcd.get(self.root).await?;
         let entries = self.etcd.list(&self.key("")).await?.entries;
         let below = |name: &str| {
             let prefix = self.key(name);
@@ -56,11 +64,16 @@ impl Farewell<'_> {
         let left: Vec<u64> = below("left/").filter_map(|launch| u64::from_str_radix(launch, 16).ok()).collect();
         let word = last_word(self.members.as_deref(), &left, is_alone, self.has_past);
         let np = entries.iter().find(|entry| entry.key == self.key("np"));
-        let root = if word == LastWord::Stay { None } else { self.etcd.get(self.root).await? };
         for entry in np.into_iter().chain(&root) {
             self.part(word, entry, lease).await?;
         }
         Ok(())
+    }
+
+    async fn say_left(&self) -> Result<LeaseId, EtcdError> {
+        let lease = self.etcd.grant(self.linger).await?;
+        self.etcd.put(&self.key(&format!("left/{:016x}", self.launch)), b"", Some(lease)).await?;
+        Ok(lease)
     }
 
     /// Deletes a key, or lets it expire, if it is still the one that was seen: another job may begin.
@@ -86,8 +99,4 @@ impl Farewell<'_> {
     fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.root)
     }
-}
-
-fn left_name(launch: u64) -> String {
-    format!("left/{launch:016x}")
 }

@@ -383,7 +383,7 @@ fn another_version_is_answered_with_ours_and_shown() {
     let mut answer = Vec::new();
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     peer.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer[..9], *b"UMIAK\0\x09\x00\x01");
+    assert_eq!(answer[..9], *b"UMIAK\0\x0a\x00\x01");
     first.news("the other version", |news| match news {
         News::Waiting(waiting) => {
             waiting.missing.iter().any(|missing| missing.answer == Answer::OtherVersion { version: 99 }).then_some(())

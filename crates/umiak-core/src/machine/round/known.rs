@@ -24,12 +24,21 @@ pub struct End {
 pub struct Known {
     /// Which job this node takes part in, once it is known.
     job: Option<u64>,
-    /// The number of nodes in etcd.
+    /// The number of nodes in etcd, and whether it stays there.
     range: Option<Range>,
+    expires: bool,
     /// There was a job of this name, which has not ended: ranks of it may run.
     has_past: bool,
     /// How the last job of this name ended.
     end: Option<End>,
+}
+
+/// The key with the number of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RangeKey<'a> {
+    pub value: &'a [u8],
+    /// It has a lease.
+    pub expires: bool,
 }
 
 /// What a new coordinator takes over.
@@ -45,12 +54,13 @@ pub struct Takeover {
 
 impl Known {
     /// What a newcomer finds: the number of nodes, the values of the nodes' keys, and the end of the last job.
-    pub fn found<'a>(range: Option<&[u8]>, nodes: impl Iterator<Item = &'a [u8]>, end: Option<End>) -> Self {
+    pub fn found<'a>(range: Option<RangeKey<'_>>, nodes: impl Iterator<Item = &'a [u8]>, end: Option<End>) -> Self {
         // Nodes of a job that has just lost its coordinator. One that has ended leaves the keys of killed nodes until
         // their leases expire.
-        let mut jobs = nodes.filter_map(job_of);
-        let job = jobs.next().filter(|job| end.is_none_or(|end| end.job != *job));
-        Self { job, range: range.and_then(read_range), has_past: range.is_some(), end }
+        let job = nodes.filter_map(job_of).find(|job| end.is_none_or(|end| end.job != *job));
+        let mut known = Self { job, has_past: true, end, ..Self::default() };
+        known.scaled(range);
+        known
     }
 
     pub fn job(&self) -> Option<u64> {
@@ -76,15 +86,20 @@ impl Known {
     }
 
     /// The number of nodes was changed, or deleted. Returns it.
-    pub fn scaled(&mut self, value: Option<&[u8]>) -> Option<Range> {
-        self.range = value.and_then(read_range);
-        self.has_past &= value.is_some();
+    pub fn scaled(&mut self, key: Option<RangeKey<'_>>) -> Option<Range> {
+        self.range = key.and_then(|key| read_range(key.value));
+        self.expires = key.is_some_and(|key| key.expires);
+        self.has_past &= key.is_some();
         self.range
     }
 
-    /// True if a coordinator of this job brings the number of nodes of its own command line.
-    pub fn brings_range(&self) -> bool {
-        self.job.is_none() || self.range.is_none()
+    /// The number of nodes that a new coordinator writes: that of its own command line if the job is new or has none, and
+    /// the known one if that would expire, because a node that left last thought that nothing else was there.
+    pub fn brings(&self, own: Range) -> Option<Range> {
+        match self.range {
+            Some(range) if self.job.is_some() => self.expires.then_some(range),
+            _ => Some(own),
+        }
     }
 
     /// This node becomes the coordinator.
@@ -146,24 +161,34 @@ mod tests {
 
     const NODES: [&[u8]; 3] = [b"10.0.0.1", b"junk", b"10.0.0.2 7"];
 
+    fn key(value: &str) -> RangeKey<'_> {
+        RangeKey { value: value.as_bytes(), expires: false }
+    }
+
     fn end(job: u64) -> End {
         End { job, outcome: Outcome::Succeeded, code: 0 }
     }
 
     #[test]
     fn a_newcomer_takes_part_in_the_job_of_other_nodes() {
-        let known = Known::found(Some(b"2:4"), NODES.into_iter(), Some(end(6)));
-        assert_eq!((known.job(), known.over(), known.brings_range()), (Some(7), None, false));
+        let known = Known::found(Some(key("2:4")), NODES.into_iter(), Some(end(6)));
+        assert_eq!((known.job(), known.over(), known.brings((1, 1))), (Some(7), None, None));
         assert_eq!(known.lead(), Takeover { is_new: false, range: Some((2, 4)), is_unknown: true });
+        // The last node that left let it expire.
+        let leased = Some(RangeKey { expires: true, ..key("2:4") });
+        assert_eq!(Known::found(leased, NODES.into_iter(), None).brings((1, 1)), Some((2, 4)));
+        // Nodes of an ended job beside those of the next.
+        let both = [b"10.0.0.9 6".as_slice()].into_iter().chain(NODES);
+        assert_eq!(Known::found(None, both, Some(end(6))).job(), Some(7));
         // Killed nodes of a job that has ended.
         let known = Known::found(None, NODES.into_iter(), Some(end(7)));
-        assert_eq!((known.job(), known.brings_range()), (None, true));
+        assert_eq!((known.job(), known.brings((1, 1))), (None, Some((1, 1))));
         assert_eq!(known.lead(), Takeover { is_new: true, range: None, is_unknown: false });
     }
 
     #[test]
     fn a_number_without_nodes_is_of_a_job_whose_ranks_may_run() {
-        let mut known = Known::found(Some(b"3"), std::iter::empty(), None);
+        let mut known = Known::found(Some(key("3")), std::iter::empty(), None);
         assert_eq!(known.lead(), Takeover { is_new: true, range: None, is_unknown: true });
         assert_eq!(known.scaled(None), None);
         assert!(!known.lead().is_unknown, "it was forgotten");
