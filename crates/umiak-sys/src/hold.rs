@@ -135,9 +135,8 @@ mod tests {
         drop(inherited);
         assert!(!mark(&other, 8).unwrap());
         for number in [0, 1, u64::MAX, i64::MAX as u64] {
-            assert!(!mark(&open(), number).unwrap() || number != 8);
+            assert!(mark(&open(), number).unwrap(), "{number}: 8 is still there");
         }
-        assert!(mark(&open(), u64::MAX).unwrap());
     }
 
     #[test]

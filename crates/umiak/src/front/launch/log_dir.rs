@@ -7,11 +7,11 @@
 //! the lock.
 
 use std::fs::File;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use twox_hash::XxHash3_64;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::model::{Nodes, Port};
@@ -84,15 +84,15 @@ fn make(path: &Path) -> Result<(), Diagnostic> {
 
 /// The mark of a job on several nodes: the same on all of them, whatever name each has for the first one.
 fn mark(spec: &LaunchSpec) -> Option<u64> {
-    let port = match &spec.request.nodes {
+    let port = spec.own.rdzv_port.map(Port::get);
+    let place = match &spec.request.nodes {
         Nodes::One => return None,
-        Nodes::Master { port, .. } => Some(*port),
-        Nodes::List { .. } | Nodes::Auto { .. } => spec.own.rdzv_port,
-        Nodes::Etcd { .. } => None,
+        Nodes::Master { port, .. } => port.get().to_string(),
+        Nodes::List { addresses, .. } => format!("{addresses:?} {port:?}"),
+        Nodes::Auto { .. } => format!("{port:?}"),
+        Nodes::Etcd { at, .. } => at.root.clone(),
     };
-    let mut hasher = DefaultHasher::new();
-    (spec.request.job_id.as_str(), port.map(Port::get)).hash(&mut hasher);
-    Some(hasher.finish())
+    Some(XxHash3_64::oneshot(format!("{} {place}", spec.request.job_id).as_bytes()))
 }
 
 /// `None` if another launch holds the lock.
