@@ -483,7 +483,7 @@ pub enum Resize {
     Scaled { min: u32, max: u32 },
     /// This node was the coordinator, and its lease in etcd was about to expire.
     Fenced { node: String },
-    /// The coordinator, which is this node, has gone on without the node that records this.
+    /// The coordinator `by` has gone on without the node that records this.
     GivenUp { by: String },
 }
 

@@ -54,7 +54,7 @@ register! {
     L0007, 2, "invalid backend",
         "`--backend` accepts `auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`, and only in collective mode.";
     L0008, 2, "missing or invalid platform variable",
-        "The environment looks like PaddleCloud's or Slurm's, but one of its variables is missing, cannot be read, or conflicts with another. The message names it.";
+        "The environment looks like PaddleCloud's, Slurm's or `mpirun`'s, but one of its variables is missing, cannot be read, or conflicts with another or with the command line. The message names it.";
     L0009, 2, "invalid environment variable",
         "An environment variable that replaces a flag has a value that the flag does not accept. Unset or correct it.";
     L0010, 125, "not enough free ports",

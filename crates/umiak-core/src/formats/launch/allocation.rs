@@ -105,7 +105,7 @@ impl Left<'_> {
 
     fn number(&self, name: &str) -> Result<Option<u64>, Diagnostic> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| wrong(format!("`{name}` takes a whole number from 0 up, not `{text}`")))
+        text.parse().map(Some).map_err(|_| wrong(format!("`{name}` must be a whole number, not `{text}`")))
     }
 
     fn names(&self, name: &str) -> Result<Vec<String>, Diagnostic> {
@@ -142,8 +142,15 @@ impl Left<'_> {
         if most > 1 {
             return if self.nodes.is_some() { Ok(Found::Nothing) } else { Err(self.crowded(job, step, most)) };
         }
-        if count == 1 || self.nodes.is_some_and(|nodes| nodes != count) {
+        if count == 1 {
             return Ok(Found::Nothing);
+        }
+        if let Some(nodes) = self.nodes.filter(|nodes| *nodes != count) {
+            let message = format!("`--nnodes` is {nodes}, and Slurm step {job}.{step} has {count} nodes");
+            return Err(Diagnostic::error(Code::L0008, message).hint(format!(
+                "leave `--nnodes` out to use the nodes of the step, or name where {nodes} nodes meet: `{}`",
+                self.flags.replace("{}", &nodes.to_string())
+            )));
         }
         let port = self.port.unwrap_or_else(|| meeting::port_of_step(job, step));
         let nodes = Nodes::Master { host: names[0].clone(), port, nodes: count, source: list.to_owned() };
@@ -240,7 +247,7 @@ fn several(nodes: Nodes, rank: u32, placement: Placement, id: String) -> Found {
 
 fn wrong(message: String) -> Diagnostic {
     Diagnostic::error(Code::L0008, message).hint(
-        "name the nodes on the command line, or `--nnodes 1` for this one alone; then Slurm's variables are not read",
+        "name where the nodes meet (`--master`, `--ips` or `--rdzv-endpoint`), or `--nnodes 1` for this one alone; then these variables are not read",
     )
 }
 

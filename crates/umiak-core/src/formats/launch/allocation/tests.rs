@@ -184,7 +184,7 @@ fn variables_that_cannot_be_read_are_named() {
             "n[1-99999999]",
             "`SLURM_STEP_NODELIST` is not a list of nodes: it has more than 16384 entries",
         ),
-        ("SLURM_JOB_ID", "x", "`SLURM_JOB_ID` takes a whole number from 0 up, not `x`"),
+        ("SLURM_JOB_ID", "x", "`SLURM_JOB_ID` must be a whole number, not `x`"),
         ("SLURM_NODEID", "3", "`SLURM_NODEID` is 3, and `SLURM_STEP_NODELIST` has 3 nodes"),
         ("SLURM_NODEID", "", "`SLURM_NODEID` is missing, and `SLURM_STEP_NODELIST` has 3 nodes"),
         (
@@ -241,11 +241,15 @@ fn launch_takes_the_nodes_of_the_step() {
     assert!(ported.notices.is_empty(), "{:?}", ported.notices);
     let ranked = launch("--rank 0 --sort_ip true train.py", &env);
     assert_eq!((ranked.request.node_rank, ranked.request.sort_ip, ranked.notices.len()), (Some(1), false, 1));
+    for spelling in [Spelling::Launch, Spelling::Torchrun { program: "torchrun".into() }] {
+        let errors = run(spelling, "--nnodes 2 train.py", &env).unwrap_err();
+        let found = (errors.len(), errors[0].code, errors[0].message.as_str());
+        assert_eq!(found, (1, Code::L0008, "`--nnodes` is 2, and Slurm step 12.1 has 3 nodes"));
+    }
     // Flags and Paddle's variables win.
     for (line, variables, nodes) in [
         ("--nnodes 1 train.py", &[][..], Nodes::One),
         ("train.py", &[("PADDLE_NNODES", "1")], Nodes::One),
-        ("--nnodes 2 train.py", &[], Nodes::Auto { nodes: 2, source: "--nnodes".to_owned() }),
         ("--ips 10.0.0.1 train.py", &[], Nodes::One),
         ("--master a:6000 --nnodes 2 train.py", &[], at("a", 6000, 2, "--master")),
         ("--master a:6000 train.py", &[], Nodes::One),
