@@ -135,10 +135,10 @@ pub(super) fn read(reader: &mut Reader<'_>, mut root: Node, given: &Given<'_>) -
     for (name, _) in given.params {
         reader.unknown_parameter(name, "", std::iter::empty());
     }
-    prepare(reader, &mut root);
+    let text = prepare(reader, &mut root);
     let file = File::of_tree(&root).unwrap_or(File::Config);
     let mut reading = match companion(reader, file, given) {
-        Other::None => alone(reader, &root, file, given),
+        Other::None => Reading { masked: text, ..alone(reader, &root, file, given) },
         Other::Broken => {
             // What can be found in this file alone.
             match file {
@@ -148,10 +148,17 @@ pub(super) fn read(reader: &mut Reader<'_>, mut root: Node, given: &Given<'_>) -
             Reading::default()
         }
         Other::There(mut other, mut other_root) => {
-            prepare(&mut other, &mut other_root);
+            let other_text = prepare(&mut other, &mut other_root);
+            let (this, that) = (headed(reader.source, &text), headed(other.source, &other_text));
             let reading = match file {
-                File::Config => both((&mut *reader, &root), (&mut other, &other_root), given),
-                File::Backend => both((&mut other, &other_root), (&mut *reader, &root), given),
+                File::Config => Reading {
+                    masked: [this, that].join("---\n"),
+                    ..both((&mut *reader, &root), (&mut other, &other_root), given)
+                },
+                File::Backend => Reading {
+                    masked: [that, this].join("---\n"),
+                    ..both((&mut other, &other_root), (&mut *reader, &root), given)
+                },
             };
             let Reader { errors, notices, hidden, .. } = other;
             reader.hidden.extend(&hidden);
@@ -196,9 +203,8 @@ fn alone(reader: &mut Reader<'_>, root: &Node, file: File, given: &Given<'_>) ->
     let Some(raw) = config::config(reader, root) else { return Reading::default() };
     let around = around(reader.source, given);
     let lowered = lower::lower(&mut Readers { config: &mut *reader, backend: None }, &raw, None, &around);
-    let (text, _) = masked::<Plain>(reader.source, root, &SECRETS, Vec::new());
     let (work, target) = lowered.unzip();
-    Reading { work, target: target.map(Box::new), masked: text, ..Reading::default() }
+    Reading { work, target: target.map(Box::new), ..Reading::default() }
 }
 
 fn both(
@@ -213,14 +219,13 @@ fn both(
         let mut readers = Readers { config: &mut *config_reader, backend: Some(&mut *backend_reader) };
         lower::lower(&mut readers, &config, raw_backend.as_ref(), &around)
     });
-    let text = |reader: &Reader<'_>, root: &Node| {
-        let places = secrets(root).map(|node| node.written).collect();
-        let (text, _) = masked::<Plain>(reader.source, root, &SECRETS, places);
-        format!("# {}\n{}\n", shown(&reader.source.name), text.trim_end())
-    };
-    let text = [text(config_reader, config_root), text(backend_reader, backend_root)].join("---\n");
     let (work, target) = lowered.unzip();
-    Reading { work, target: target.map(Box::new), masked: text, ..Reading::default() }
+    Reading { work, target: target.map(Box::new), ..Reading::default() }
+}
+
+/// The text of one file, below its name.
+fn headed(source: &Source, text: &str) -> String {
+    format!("# {}\n{}\n", shown(&source.name), text.trim_end())
 }
 
 fn around<'a>(config: &Source, given: &Given<'a>) -> Around<'a> {
@@ -230,8 +235,8 @@ fn around<'a>(config: &Source, given: &Given<'a>) -> Around<'a> {
 }
 
 /// What the readers of both files do first: of duplicate keys the last one counts, as in PaddleRec, whose own sample has
-/// some; and secrets are hidden.
-fn prepare(reader: &mut Reader<'_>, root: &mut Node) {
+/// some; and secrets are hidden, those of ignored keys too. Returns the text without them.
+fn prepare(reader: &mut Reader<'_>, root: &mut Node) -> String {
     for mut error in std::mem::take(&mut reader.errors).into_vec() {
         if error.code != Code::F0006 {
             reader.errors.add(|| error);
@@ -243,13 +248,16 @@ fn prepare(reader: &mut Reader<'_>, root: &mut Node) {
         let notice = Diagnostic::notice(Code::F0056, error.message);
         reader.notices.add(|| Diagnostic { labels: error.labels, ..notice });
     }
-    last_wins(root);
-    for node in secrets(root) {
-        let text = node.text().unwrap_or_default();
+    let secrets = secrets(root);
+    for text in secrets.iter().filter_map(|node| node.text()) {
         reader.hidden.add(text);
         // `user,password`
         text.split_once(',').into_iter().for_each(|(_, password)| reader.hidden.add(password));
     }
+    let places = secrets.iter().map(|node| node.written).collect();
+    let (text, _) = masked::<Plain>(reader.source, root, &SECRETS, places);
+    last_wins(root);
+    text
 }
 
 fn last_wins(node: &mut Node) {
@@ -269,11 +277,23 @@ fn last_wins(node: &mut Node) {
     }
 }
 
-/// The values of PaddleCloud's keys and passwords.
-fn secrets(root: &Node) -> impl Iterator<Item = &Node> {
-    let submit = root.child("submit").or_else(|| root.child("engine")?.child("submit"));
-    let places = [(submit, "ak"), (submit, "sk"), (root.child("config"), "fs_ugi")];
-    places.into_iter().filter_map(|(node, name)| node?.child(name)).filter(|node| node.text().is_some())
+/// The values of PaddleCloud's keys and passwords, at every place where they are written.
+fn secrets(root: &Node) -> Vec<&Node> {
+    let paths: [&[&str]; 5] = [
+        &["submit", "ak"],
+        &["submit", "sk"],
+        &["engine", "submit", "ak"],
+        &["engine", "submit", "sk"],
+        &["config", "fs_ugi"],
+    ];
+    let leaves = paths.into_iter().flat_map(|path| path.iter().fold(vec![root], |nodes, name| children(&nodes, name)));
+    leaves.filter(|node| node.text().is_some() && !node.is_null()).collect()
+}
+
+/// The values of a key, which may be repeated.
+fn children<'n>(nodes: &[&'n Node], name: &str) -> Vec<&'n Node> {
+    let entries = nodes.iter().flat_map(|node| node.entries());
+    entries.filter(|(key, _)| key.text() == Some(name)).map(|(_, value)| value).collect()
 }
 
 const SECRETS: Secrets = Secrets { named: &["submit", "config"], all: &[], params: "", prefix: "" };

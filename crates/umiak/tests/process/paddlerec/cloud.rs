@@ -13,6 +13,7 @@ pub(super) fn register(suite: &mut Suite) {
         .test("paddlerec::paddlecloud_with_its_client", &[], with_client)
         .test("paddlerec::paddlecloud_without_its_client", &[], without_client)
         .test("paddlerec::paddlecloud_refuses", &[], refusal)
+        .test("paddlerec::repeated_secrets_of_paddlecloud", &[], secrets)
         .test("paddlerec::files_of_paddlecloud", &[], files);
 }
 
@@ -154,4 +155,19 @@ fn files() {
     // On this host instead.
     let outcome = shell.line(&format!("{line} --engine mock")).finish();
     outcome.expect_code(0).expect_err("2 pserver, 4 trainer, engine mock");
+}
+
+/// Of repeated keys the last one counts. The others are secrets, too.
+fn secrets() {
+    let shell = shell();
+    shell.sandbox.write("backend.yaml", BACKEND.replace("  sk:", "  sk: \"old-staple\"\n  sk:"));
+    for line in ["umiak lint train.yaml backend.yaml", &format!("{LINE} --dry-run"), &format!("{LINE} --engine mock")] {
+        let outcome = shell.line(line).finish();
+        let text = outcome.out() + &outcome.err();
+        assert!(text.contains("duplicate key") || line.contains("lint"), "{text}");
+        assert!(!text.contains("old-staple") && !text.contains("battery-staple"), "{text}");
+    }
+    let found = shell.line("grep -r -e old-staple -e battery-staple $UMIAK_HOME").finish();
+    found.expect_code(1);
+    assert!(shell.line("cat $UMIAK_HOME/runs/*/document.yaml").finish().out().contains("sk: \"********\"\n  sk:"));
 }
