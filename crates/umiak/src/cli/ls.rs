@@ -4,6 +4,7 @@ use clap::Args;
 use umiak_core::diag::Diagnostic;
 
 use crate::clock::wall_micros;
+use crate::front::glob::matches;
 use crate::history::Home;
 use crate::history::index::{self, IndexEntry};
 use crate::views::Output;
@@ -11,7 +12,7 @@ use crate::views::listing::{ListedRun, RunListing, human};
 use crate::views::standing::RunStanding;
 
 use super::runs::{Done, Format, print_json, print_text};
-use super::values::{matches, point};
+use super::values::point;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {

@@ -1,4 +1,4 @@
-//! Values of flags: durations, points in time, sizes, patterns of names.
+//! Values of flags: durations, points in time, sizes.
 
 use std::time::Duration;
 
@@ -46,27 +46,6 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
     units::file_size(text).map_err(|expected| format!("expected {expected}"))
 }
 
-/// True if the pattern matches. `*` matches any characters, `?` one.
-pub(super) fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        if pattern.get(p) == Some(&'*') {
-            star = Some((p, t));
-            p += 1;
-        } else if pattern.get(p).is_some_and(|c| *c == '?' || *c == text[t]) {
-            (p, t) = (p + 1, t + 1);
-        } else if let Some((at, taken)) = star {
-            (p, t) = (at + 1, taken + 1);
-            star = Some((at, taken + 1));
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,17 +61,5 @@ mod tests {
         assert_eq!(bytes("10G"), Ok(10 << 30));
         assert_eq!(bytes("1KiB"), Ok(1024));
         assert!(bytes("ten").is_err());
-    }
-
-    #[test]
-    fn globs() {
-        for (pattern, text) in
-            [("*", ""), ("bert*", "bert-ft"), ("*-ft", "bert-ft"), ("b?rt*", "bert"), ("a*b*c", "a1b2b3c")]
-        {
-            assert!(matches(pattern, text), "{pattern} {text}");
-        }
-        for (pattern, text) in [("", "a"), ("bert", "bert-ft"), ("*x", "bert"), ("a?", "a")] {
-            assert!(!matches(pattern, text), "{pattern} {text}");
-        }
     }
 }

@@ -10,5 +10,6 @@
 
 pub(crate) mod cloud;
 pub(crate) mod document;
+pub(crate) mod glob;
 pub(crate) mod launch;
 pub(crate) mod preparing;
