@@ -12,7 +12,7 @@ use umiak_core::formats::settings::Settings;
 use super::document::{name, read};
 use crate::host::inventory;
 
-/// Larger documents are no submissions, and are parsed only once.
+/// Larger documents are parsed only once, unless they look like a submission.
 const MAX_SUBMISSION: usize = 1 << 20;
 
 /// Names of models that are parts of the package.
@@ -32,7 +32,8 @@ impl Files {
     /// A document, and the other file of a submission if that is beside it and needed.
     pub(super) fn read(path: &Path) -> Result<Self, Vec<Diagnostic>> {
         let source = read(path).map_err(|error| vec![error])?;
-        let file = if source.text.len() > MAX_SUBMISSION { None } else { File::of(&source) };
+        let is_likely = source.text.len() <= MAX_SUBMISSION || File::is_likely(&source.text);
+        let file = if is_likely { File::of(&source) } else { None };
         let other = match file {
             Some(File::Config) if !is_cluster(&source) => None,
             Some(file) => Some(path.with_file_name(file.other().name())),
@@ -94,15 +95,21 @@ pub(super) fn python(named: Option<&OsStr>) -> Result<String, Diagnostic> {
 fn of_package(model: &str, python: &OsStr) -> Result<PathBuf, Diagnostic> {
     const FIND: &str = "import importlib.util as u, sys; s = u.find_spec(sys.argv[1]); print(s.submodule_search_locations[0] if s else '')";
     let answer = Command::new(python).args(["-c", FIND, PACKAGE]).stdin(Stdio::null()).output();
-    let said = answer.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
     let refused = |reason: String| {
         Diagnostic::error(Code::F0001, format!("the model `{model}` was not found"))
             .row("reason", reason)
             .hint("name the `config.yaml` of the model: `-m DIR/config.yaml`")
     };
-    let Some(package) = said.lines().last().filter(|line| !line.is_empty()) else {
-        return Err(refused(format!("`{}` has no package `{PACKAGE}`", python.to_string_lossy())));
-    };
+    let interpreter = python.to_string_lossy();
+    let output = answer.map_err(|error| refused(format!("`{interpreter}` cannot be run: {error}")))?;
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().lines().last().unwrap_or_default().to_owned();
+    if !output.status.success() {
+        return Err(refused(format!("`{interpreter}` failed ({}): {}", output.status, said(&output.stderr))));
+    }
+    let package = said(&output.stdout);
+    if package.is_empty() {
+        return Err(refused(format!("`{interpreter}` has no package `{PACKAGE}`")));
+    }
     let parts = model.split('.').skip(1).filter(|part| !part.is_empty());
     let path = parts.fold(PathBuf::from(package), |path, part| path.join(part)).join(File::Config.name());
     if path.is_file() { Ok(path) } else { Err(refused(format!("there is no file `{}`", name(&path)))) }

@@ -49,6 +49,11 @@ impl File {
         }
     }
 
+    /// A quick look at the lines of a text: false if it is neither file.
+    pub fn is_likely(text: &str) -> bool {
+        text.trim_start().starts_with('{') || Self::of_lines(text).is_some()
+    }
+
     /// The other one.
     #[must_use]
     pub fn other(self) -> Self {
