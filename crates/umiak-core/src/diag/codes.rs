@@ -339,8 +339,8 @@ register! {
         "A submission to PaddleCloud is made by the client of the platform, `paddlecloud`, which is not on `PATH`. The files of the submission are written: install the client and run the `job.sh` that the message names.";
     E0102, 1, "PaddleCloud's client failed",
         "The client of PaddleCloud ran and did not succeed. Its own messages are above. The files of the submission are kept: `job.sh` can be changed and run again.";
-    E0103, 125, "the files of a submission cannot be written",
-        "A submission to PaddleCloud has a directory of its own in the current one, with copies of the files that `submit.files` names. The directory or a file in it cannot be written or read, a pattern matches no file, or two files have one name. The message shows which.";
+    E0103, 125, "the files of a submission cannot be copied or written",
+        "A submission to PaddleCloud has a directory of its own in the current one, with copies of the files that `submit.files` names. The directory or a file in it cannot be written, or one of those files cannot be read. The message shows which.";
 }
 
 impl Code {

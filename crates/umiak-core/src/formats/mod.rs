@@ -155,17 +155,19 @@ pub fn convert(source: &Source, given: &Given<'_>) -> Result<Converted, Vec<Diag
 /// The native document of a submission of PaddleRec.
 fn paddlerec_converted(source: &Source, given: &Given<'_>) -> Result<Converted, Vec<Diagnostic>> {
     let refuse = |message: String, hint: &str| Err(vec![Diagnostic::error(Code::F0019, message).hint(hint)]);
-    let job = match parse(source, given)?.work {
+    let Document { work, target, .. } = parse(source, given)?;
+    let job = match work {
         Workload::Job(job) => *job,
         Workload::Pipeline(_) => {
             let message = format!("`{}` has several modes, which have no native form here", source.name);
             return refuse(message, "write one runner in `mode`, and convert one after the other");
         }
     };
-    let comments = Comments {
-        document: vec![format!("Converted from {}, a submission of PaddleRec.", diag::shown(&source.name))],
-        ..Comments::default()
-    };
+    let mut document = vec![format!("Converted from {}, a submission of PaddleRec.", diag::shown(&source.name))];
+    if let Some(backend) = target.and_then(|target| target.backend.word()) {
+        document.push(format!("Its backend `{backend}` is not converted: this job runs where `--engine` says."));
+    }
+    let comments = Comments { document, ..Comments::default() };
     let draft = Draft { job, params: Vec::new(), secrets: Vec::new(), comments };
     let text = native::write::write(&draft);
     match parse(&Source::new(&source.name, &text), &Given::new(&[], given.settings)) {

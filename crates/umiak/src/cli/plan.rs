@@ -49,7 +49,7 @@ pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done 
         Ready::Run(ready) => &**ready,
         Ready::Cloud(submission) => {
             tell(&submission.notices);
-            return super::cloud::show(submission, format);
+            return super::cloud::show(submission, graph.is_some(), format);
         }
     };
     tell(&document.notices);

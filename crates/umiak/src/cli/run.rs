@@ -28,6 +28,7 @@ use crate::views::ends::DetachedRun;
 use crate::views::{Output, errors};
 
 use super::again::not_a_document;
+use super::cloud::meaningless;
 use super::document;
 use super::fail;
 use super::files::{Files, python};
@@ -169,6 +170,22 @@ pub(super) struct Running {
     showing: Showing,
 }
 
+impl Running {
+    /// A flag that has a meaning only for runs of umiak.
+    fn of_a_run(&self) -> Option<&'static str> {
+        let flags = [
+            ("--detach", self.detach),
+            ("--replace", self.replace),
+            ("--isolate", self.isolate),
+            ("--strict-resources", self.strict_resources),
+            ("--mirror", self.talking.mirror),
+            ("--show", self.showing.show.is_some()),
+            ("--stdin", self.showing.stdin.is_some()),
+        ];
+        flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+    }
+}
+
 /// `--cache-policy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Policy {
@@ -207,27 +224,34 @@ pub(super) fn run_with(what: &What, running: &Running, wishes: Wishes) -> ExitCo
         Ok(ready) => ready,
         Err(diagnostics) => return wrong(talking, &diagnostics),
     };
+    if let Ready::Cloud(_) = &ready
+        && let Some(flag) = running.of_a_run()
+    {
+        return wrong(talking, &[meaningless(flag)]);
+    }
     if running.dry_run {
         return ended(talking, super::plan::show(&ready, None, talking.format));
     }
     let (mut submission, Document { masked, notices, target, .. }) = match ready {
         Ready::Run(ready) => *ready,
-        Ready::Cloud(ready) => return ended(talking, super::cloud::submit(&ready)),
+        Ready::Cloud(ready) => return ended(talking, super::cloud::submit(&ready, talking.format)),
     };
     submission.wishes = Wishes { isolate: running.isolate, strict_resources: running.strict_resources, ..wishes };
     let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
-        make_room(&home, submission.work.name().as_str(), target.is_some(), running)?;
+        let is_identity = target.is_some_and(|target| target.is_named);
+        make_room(&home, submission.work.name().as_str(), is_identity, running)?;
         start(&home, submission, &masked, notices, running.detach, (talking, &running.showing))
     });
     ended(talking, result)
 }
 
-/// Stops live runs of this name, with `--replace`. Without it, they are an error if the name identifies the job.
+/// Stops live runs of documents of this name, with `--replace`. Without it, they are an error if the name identifies the job.
 fn make_room(home: &Home, name: &str, is_identity: bool, running: &Running) -> Result<(), Diagnostic> {
     if !is_identity && !running.replace {
         return Ok(());
     }
-    for entry in live(home)?.into_iter().filter(|entry| entry.name == name) {
+    // Those with a command line are launches: a script of the same name is another job.
+    for entry in live(home)?.into_iter().filter(|entry| entry.name == name && entry.command.is_empty()) {
         let run = RunDir::at(home, entry.run);
         if !running.replace {
             return Err(Diagnostic::error(Code::J0035, format!("a job `{name}` is running"))
@@ -327,13 +351,21 @@ pub(super) fn ready(what: &What) -> Result<Ready, Vec<Diagnostic>> {
         (Some(engine), _) => engine,
         (None, None) => EngineKind::Local,
         (None, Some(target)) => match (target.refused.take(), target.cloud.take()) {
-            (Some(refused), _) => return Err(one(refused)),
+            // Its label shows the whole line.
+            (Some(refused), _) => return Err(one(refused.rewritten(&|text| document.secrets.text(text)))),
             (None, Some(cloud)) => {
+                if !what.placing.label.is_empty() {
+                    return Err(one(meaningless("--label")));
+                }
+                let cloud = match &what.placing.name {
+                    Some(name) => cloud.renamed(name),
+                    None => cloud,
+                };
                 let Document { notices, secrets: known, .. } = document;
                 let config = files.config().to_owned();
                 return Ok(Ready::Cloud(Box::new(CloudSubmission { cloud, config, notices, known })));
             }
-            (None, None) => EngineKind::parse(target.backend.engine()).map_err(one)?,
+            (None, None) => EngineKind::Local,
         },
     };
     info!(name = %document.work.name(), engine = engine.word(), jobs = document.work.jobs().count(), "document");

@@ -1,6 +1,7 @@
 //! Submissions of PaddleRec through the real binary.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use umiak_testkit::components::Component::{PaddlePs, Python};
@@ -160,6 +161,10 @@ fn ways() {
     shell.line("umiak run config.yaml").finish().expect_code(0).expect_err("planned job dnn, 1 pserver, 1 trainer,");
     shell.sandbox.write("config.yaml", CONFIG.replace("engine: cluster", "engine: single"));
     shell.line("umiak run config.yaml").finish().expect_code(0).expect_err("planned job dnn, 1 trainer,");
+    // So is a large one.
+    let comment = format!("# {}\n", "x".repeat(1022)).repeat(1100);
+    shell.sandbox.write("config.yaml", comment + &CONFIG.replace("engine: cluster", "engine: single"));
+    shell.line("umiak run config.yaml").finish().expect_code(0).expect_err("planned job dnn, 1 trainer,");
     // A directory is a program, too.
     shell.sandbox.write("config.yaml", "train: {engine: single, workspace: ./paddlerec/models/rank/dnn}");
     shell.line("umiak submit -m config.yaml").finish().expect_code(0);
@@ -199,6 +204,16 @@ fn package() {
     shell.line(line).finish().expect_code(0).expect_out("of the package");
     let outcome = shell.line("umiak submit -m paddlerec.models.rank.mmoe -b backend.yaml").finish();
     outcome.expect_code(2).expect_err("error[F0001]: the model `paddlerec.models.rank.mmoe` was not found\n");
+    // An interpreter that cannot be asked is the reason.
+    let path = shell.sandbox.write("bin/python9", "#!/bin/sh\necho 'no standard library' >&2\nexit 3\n");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    for (python, reason) in [
+        ("bin/python9", "`bin/python9` failed (exit status: 3): no standard library\n"),
+        ("nowhere/python3", "`nowhere/python3` cannot be run: No such file or directory"),
+    ] {
+        let line = line.replace("python3", python);
+        shell.line(&line).finish().expect_code(2).expect_err("error[F0001]: the model").expect_err(reason);
+    }
 }
 
 fn replace() {
@@ -216,6 +231,18 @@ fn replace() {
     outcome.expect_code(0).expect_err("stopped run-000001, which had the same name\n").expect_out("run-000002\n");
     live("umiak wait run-000001").expect_code(3);
     live("umiak run backend.yaml --name other -d").expect_code(0).expect_out("run-000003\n");
+    // A name that no file gives identifies nothing.
+    shell.sandbox.write("config.yaml", CONFIG.replace("engine: cluster", "engine: single"));
+    live("umiak submit -m config.yaml -d").expect_code(0).expect_out("run-000004\n");
+    live("umiak submit -m config.yaml -d").expect_code(0).expect_out("run-000005\n");
+    // A launch of the same name is another job.
+    shell.sandbox.write("config.yaml", CONFIG);
+    shell.sandbox.write("wait.py", "import time\nwhile True: time.sleep(1)\n");
+    live("umiak launch -d --nproc_per_node 1 --job_id launched wait.py").expect_code(0).expect_out("run-000006\n");
+    live("umiak run backend.yaml --name launched -d").expect_code(0).expect_out("run-000007\n");
+    let outcome = live("umiak run backend.yaml --name launched -d --replace");
+    outcome.expect_code(0).expect_err("stopped run-000007, which").expect_out("run-000008\n");
+    assert!(!outcome.err().contains("run-000006"), "{}", outcome.err());
     shell.line("umiak stop --all").finish().expect_code(0);
 }
 
@@ -225,12 +252,12 @@ fn backends() {
         ("k8s", "error[F0004]: backend `k8s` is not in this version\n"),
         ("KUBERNETES", "error[F0004]: backend `kubernetes` is not in this version\n"),
         ("Volcano", "error[F0004]: backend `volcano` is not in this version\n"),
-        ("MPI", "error[L0003]: the engine `mpi` is not supported yet\n"),
-        ("slurm", "error[L0003]: the engine `slurm` is not supported yet\n"),
+        ("MPI", "error[F0004]: backend `mpi` is not in this version\n"),
+        ("slurm", "error[F0004]: backend `slurm` is not in this version\n"),
     ] {
         let shell = shell(backend, "");
         for line in [LINE, "umiak run backend.yaml", "umiak plan config.yaml"] {
-            shell.line(line).finish().expect_code(2).expect_err(error);
+            shell.line(line).finish().expect_code(2).expect_err(error).expect_err("[backend.yaml:2:12]\n");
         }
         shell
             .line("umiak lint backend.yaml")

@@ -6,7 +6,7 @@ use super::config::RawRun;
 use super::lower::{DEFAULT_NAME, DEFAULT_THREADS};
 use super::raw::{RawBackend, RawCloud};
 use super::section::first_line;
-use crate::diag::{Code, Span};
+use crate::diag::{Code, Diagnostic, Label, Span};
 use crate::formats::document::reader::{At, Reader};
 use crate::quote::shell;
 
@@ -24,7 +24,27 @@ pub struct Cloud {
     pub name: String,
     /// Patterns of the user's files.
     pub patterns: Vec<String>,
+    /// Where they are written, for errors about them.
+    pub files_at: Label,
     pub files: Vec<CloudFile>,
+}
+
+impl Cloud {
+    /// The same under another name.
+    #[must_use]
+    pub fn renamed(mut self, name: &str) -> Self {
+        // No value has a line feed: these words begin one line.
+        let line = |name: &str| format!("\n    --job-name {} \\\n", quoted(name));
+        let (old, new) = (line(&self.name), line(name));
+        self.files.iter_mut().for_each(|file| file.text = file.text.replacen(&old, &new, 1));
+        name.clone_into(&mut self.name);
+        self
+    }
+}
+
+/// The command that submits the files of a folder.
+pub fn call(folder: &str) -> String {
+    format!("bash {}", quoted(&format!("{folder}/{JOB}")))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,15 +90,22 @@ pub(super) fn counts(raw: &RawBackend, run: &RawRun) -> (u32, u32) {
     }
 }
 
-/// Returns `None` if the backend has errors, which are in the reader.
-pub(super) fn cloud(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun) -> Option<Cloud> {
+/// What the platform cannot do is an `Err`: another engine may. `None` if the backend has errors, which are in the
+/// reader.
+pub(super) fn cloud(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun) -> Result<Option<Cloud>, Box<Diagnostic>> {
     let cloud = &raw.cloud;
     if let Some(at) = cloud.script {
-        reader.error(Code::F0004, at, "the form of PaddleCloud with a script of one's own is not supported", "");
-        reader.hint("write `backend`, `cluster_type`, `config` and `submit` at the top level, as of PaddleRec 1.8.5");
-        return None;
+        let message = "the form of PaddleCloud with a script of one's own is not supported";
+        return Err(Box::new(
+            Diagnostic::error(Code::F0004, message)
+                .label(reader.source.label(at, ""))
+                .hint("write `backend`, `cluster_type`, `config` and `submit` at the top level, as of PaddleRec 1.8.5"),
+        ));
     }
-    let variant = variant(reader, raw, run);
+    let (variant, refused) = match variant(reader, raw, run) {
+        Ok(variant) => (variant, None),
+        Err(refused) => (None, Some(refused)),
+    };
     let config_at = cloud.at.unwrap_or(raw.submit.0);
     let is_mpi = variant == Some(Variant::Mpi);
     for (name, is_needed) in [("fs_name", true), ("fs_ugi", true), ("train_data_path", is_mpi)] {
@@ -102,7 +129,10 @@ pub(super) fn cloud(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun) -> 
     for (name, value) in values.filter(|(_, value)| value.value.contains(char::is_control)) {
         reader.error(Code::F0013, value.at, format!("`{name}` must be one line without control characters"), "");
     }
-    let variant = variant.filter(|_| reader.errors.is_empty())?;
+    if let Some(refused) = refused {
+        return Err(refused);
+    }
+    let Some(variant) = variant.filter(|_| reader.errors.is_empty()) else { return Ok(None) };
     let threads = run.threads.unwrap_or(DEFAULT_THREADS);
     let name = raw.name.as_ref().map_or(DEFAULT_NAME, |name| name.value.as_str());
     let files = vec![
@@ -115,7 +145,10 @@ pub(super) fn cloud(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun) -> 
         },
     ];
     let patterns = cloud.submit("files").split_whitespace().map(str::to_owned).collect();
-    Some(Cloud { name: name.to_owned(), patterns, files })
+    let patterns_at =
+        cloud.submit.iter().find(|(name, _)| *name == "files").map_or(raw.submit.0, |(_, value)| value.at);
+    let files_at = reader.source.label(patterns_at, "");
+    Ok(Some(Cloud { name: name.to_owned(), patterns, files_at, files }))
 }
 
 fn missing(reader: &mut Reader<'_>, at: Span, path: &str) {
@@ -123,23 +156,23 @@ fn missing(reader: &mut Reader<'_>, at: Span, path: &str) {
     reader.error(Code::F0012, at, format!("`{path}` is missing or empty"), "");
 }
 
-fn variant(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun) -> Option<Variant> {
+fn variant(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun) -> Result<Option<Variant>, Box<Diagnostic>> {
     let Some(kind) = &raw.cloud.cluster_type else {
         let at = raw.backend.as_ref().map_or(raw.submit.0, |(_, word)| word.at);
         if reader.errors.is_empty() {
             reader.error(Code::F0012, at, "`paddlecloud` needs `cluster_type`", "`mpi` or `k8s`");
         }
-        return None;
+        return Ok(None);
     };
-    let mut refuse = |message: &str| {
-        reader.error(Code::F0018, kind.at, message, "");
-        None
+    let refuse = |message: &str| {
+        let error = Diagnostic::error(Code::F0018, message).label(reader.source.label(kind.at, ""));
+        Err(Box::new(error.hint("`--engine local` runs the job on this host")))
     };
     match (kind.value, run.gpus > 0, run.is_collective) {
-        ("mpi", false, false) => Some(Variant::Mpi),
+        ("mpi", false, false) => Ok(Some(Variant::Mpi)),
         ("mpi", ..) => refuse("`cluster_type: mpi` of PaddleCloud does not train on GPUs"),
-        (_, false, false) => Some(Variant::Servers),
-        (_, true, true) => Some(Variant::Collective),
+        (_, false, false) => Ok(Some(Variant::Servers)),
+        (_, true, true) => Ok(Some(Variant::Collective)),
         (_, true, false) => refuse("`cluster_type: k8s` of PaddleCloud has no parameter servers on GPUs"),
         (_, false, true) => refuse("`collective` needs `device: gpu`"),
     }

@@ -205,7 +205,7 @@ const WHERE: Key = key(
     "backend",
     KeyKind::Choice(BACKENDS),
     "",
-    "Required. `local` is this host. `paddlecloud` writes the files of a submission and calls PaddleCloud's client. `mpi` and `slurm` are engines; `k8s`, `kubernetes` and `volcano` are not in this version. Case does not matter. `--engine` overrides it.",
+    "Required. `local` is this host. `paddlecloud` writes the files of a submission and calls PaddleCloud's client. `k8s`, `kubernetes`, `volcano`, `mpi` and `slurm` are not in this version. Case does not matter. `--engine` overrides it.",
     "local",
 );
 const NAME: Key = key(

@@ -24,7 +24,9 @@ const DEFAULT_STRATEGY: &str = "async";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub backend: Backend,
-    /// The error about a backend that this version does not have.
+    /// True if the backend gives the job its name, which then identifies it.
+    pub is_named: bool,
+    /// The error about a backend that this version does not have, or that cannot run this job.
     pub refused: Option<Diagnostic>,
     /// The submission to PaddleCloud.
     pub cloud: Option<Cloud>,
@@ -81,24 +83,23 @@ pub(super) fn lower(
             let is_single = config.runs.len() == 1;
             target(reader, raw, run, is_single)
         }
-        _ => Some(Target { backend: Backend::Local, refused: None, cloud: None }),
+        _ => Some(Target { backend: Backend::Local, is_named: false, refused: None, cloud: None }),
     };
-    let counts = match (used, cluster, &mut readers.backend) {
-        (Some(raw), Some(run), Some(reader)) => counts(reader, raw, run),
-        _ => None,
-    };
+    let mut told = Vec::new();
+    let counts = config.runs.iter().map(|run| match (run.engine.value, used, &mut readers.backend) {
+        (Engine::Single, ..) => Some(Counts { servers: 0, trainers: 1 }),
+        (Engine::LocalCluster, ..) if run.is_collective => Some(Counts { servers: 0, trainers: run.gpus }),
+        (Engine::LocalCluster, ..) => {
+            Some(Counts { servers: run.servers.unwrap_or(1), trainers: run.workers.unwrap_or(1) })
+        }
+        (Engine::Cluster, Some(raw), Some(reader)) => counts(reader, raw, run, &mut told),
+        (Engine::Cluster, ..) => None,
+    });
+    let counts: Vec<Option<Counts>> = counts.collect();
     // An error about one part does not hide those about others.
     let (name, target) = (name(readers, config, used)?, target?);
     let mut jobs = Vec::new();
-    for run in &config.runs {
-        let counts = match run.engine.value {
-            Engine::Single => Some(Counts { servers: 0, trainers: 1 }),
-            Engine::LocalCluster if run.is_collective => Some(Counts { servers: 0, trainers: run.gpus }),
-            Engine::LocalCluster => {
-                Some(Counts { servers: run.servers.unwrap_or(1), trainers: run.workers.unwrap_or(1) })
-            }
-            Engine::Cluster => counts,
-        };
+    for (run, counts) in config.runs.iter().zip(counts) {
         let own = run.name.as_ref().filter(|_| config.runs.len() > 1);
         let name = own.map_or_else(|| Some(name.clone()), |own| step_name(readers.config, &own.value, own.at));
         if let (Some(counts), Some(name)) = (counts, name) {
@@ -119,32 +120,44 @@ pub(super) fn lower(
 
 fn target(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun, is_single: bool) -> Option<Target> {
     let (backend, word) = raw.backend.as_ref()?;
-    let refused = (*backend == Backend::Kubernetes).then(|| {
-        Diagnostic::error(Code::F0004, format!("backend `{}` is not in this version", word.value))
+    let refuse = |message: String| {
+        Diagnostic::error(Code::F0004, message)
             .label(reader.source.label(word.at, ""))
             .hint("`--engine local` runs the job on this host")
-    });
-    let mut target = Target { backend: *backend, refused, cloud: None };
-    if *backend == Backend::PaddleCloud {
-        target.cloud = cloud::cloud(reader, raw, run);
-        if !is_single {
+    };
+    let (refused, is_cloud) = match backend {
+        Backend::Local => (None, false),
+        Backend::PaddleCloud if is_single => (None, true),
+        Backend::PaddleCloud => {
             let message = "a submission to `paddlecloud` is one runner, and `mode` names several";
-            reader.error(Code::F0004, word.at, message, "");
-            reader.hint("submit them one by one");
+            (Some(refuse(message.to_owned()).hint("or submit them one by one")), true)
+        }
+        Backend::Kubernetes | Backend::Mpi | Backend::Slurm => {
+            (Some(refuse(format!("backend `{}` is not in this version", word.value))), false)
+        }
+    };
+    let mut target = Target { backend: *backend, is_named: raw.name.is_some(), refused, cloud: None };
+    if is_cloud {
+        match cloud::cloud(reader, raw, run) {
+            Ok(cloud) => target.cloud = cloud,
+            Err(refused) => target.refused = target.refused.or(Some(*refused)),
         }
     }
     Some(target)
 }
 
-fn counts(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun) -> Option<Counts> {
+/// The numbers of a run on the backend. `told` are the missing keys that are already reported.
+fn counts(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun, told: &mut Vec<&'static str>) -> Option<Counts> {
     if raw.backend.as_ref().is_some_and(|(backend, _)| *backend == Backend::PaddleCloud) {
         let (servers, trainers) = cloud::counts(raw, run);
         return Some(Counts { servers, trainers });
     }
-    let mut need = |count: Count, name: &str| match count {
+    let mut need = |count: Count, name: &'static str| match count {
         Count::Is(count) => Some(count),
         Count::Wrong => None,
+        Count::Missing if told.contains(&name) => None,
         Count::Missing => {
+            told.push(name);
             let (at, path) = &raw.submit;
             let at = first_line(reader, *at);
             reader.error(Code::F0012, at, format!("`{path}.{name}` is missing"), "");

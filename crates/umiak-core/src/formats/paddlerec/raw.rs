@@ -18,14 +18,14 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The name of its engine.
-    pub fn engine(self) -> &'static str {
+    /// Its usual name, if it is not this host.
+    pub fn word(self) -> Option<&'static str> {
         match self {
-            Self::Local => "local",
-            Self::Kubernetes => "kubernetes",
-            Self::PaddleCloud => "paddlecloud",
-            Self::Mpi => "mpi",
-            Self::Slurm => "slurm",
+            Self::Local => None,
+            Self::Kubernetes => Some("k8s"),
+            Self::PaddleCloud => Some("paddlecloud"),
+            Self::Mpi => Some("mpi"),
+            Self::Slurm => Some("slurm"),
         }
     }
 

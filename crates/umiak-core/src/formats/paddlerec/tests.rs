@@ -179,7 +179,7 @@ fn backends_in_any_case() {
         ("slurm", Backend::Slurm),
     ] {
         let target = good(CONFIG, Some(&BACKEND.replace("local", word))).target.unwrap();
-        assert_eq!((target.backend, target.refused.is_some()), (backend, backend == Backend::Kubernetes), "{word}");
+        assert_eq!((target.backend, target.refused.is_some()), (backend, backend != Backend::Local), "{word}");
     }
     let target = good(CONFIG, Some(&BACKEND.replace("local", "k8s"))).target.unwrap();
     insta::assert_snapshot!(plain(&[target.refused.unwrap()]));
@@ -296,22 +296,59 @@ fn submissions_to_paddlecloud() {
     );
     insta::assert_snapshot!("paddlecloud_notices", plain(&good(&config(""), Some(&mpi)).notices));
     let text = [
-        bad(&config("device: gpu"), Some(&mpi)),
-        bad(&config("device: gpu"), Some(CLOUD)),
         bad(
             &config(""),
             Some("backend: paddlecloud\ncluster_type: mpi\nconfig: {fs_name: ''}\nsubmit: {ak: key-of-li}\n"),
         ),
         bad(&config(""), Some("backend: paddlecloud\nsubmit: {}\n")),
-        bad(CONFIG, Some("engine: {backend: PaddleCloud, submit: {scrpit: hook.sh}}")),
     ];
     insta::assert_snapshot!("paddlecloud_errors", text.join("----\n"));
+    assert_eq!(cloud.clone().renamed(&cloud.name), cloud);
+    let other = cloud.renamed("another one");
+    assert_eq!(other.name, "another one");
+    assert!(other.files[2].text.contains("train \\\n    --job-name 'another one' \\\n"), "{}", written(&other));
+}
+
+/// What PaddleCloud cannot do is no mistake: another engine can.
+#[test]
+fn limits_of_paddlecloud() {
+    let with = |keys: &str| LISTS.replace("[train_runner, infer_runner]", "other").replace("class: train}", keys);
+    let gpu = with("class: cluster_train, device: gpu}");
+    let several = LISTS.replace("class: local_cluster_train", "class: cluster_train");
+    let mpi = CLOUD.replace("cluster_type: k8s", "cluster_type: MPI").replace("output_path", "train_data_path");
+    let script = "engine: {backend: PaddleCloud, submit: {scrpit: hook.sh}}";
+    let refused = [(gpu.as_str(), mpi.as_str()), (&gpu, CLOUD), (&several, CLOUD), (CONFIG, script)];
+    let refused = refused.map(|(config, backend)| {
+        good(config, Some(backend)).target.and_then(|target| target.refused).expect("it is refused")
+    });
+    insta::assert_snapshot!(plain(&refused));
+}
+
+/// Each runner has its own numbers, in any order.
+#[test]
+fn modes_with_and_without_servers() {
+    let config = |mode: &str| {
+        format!(
+            "workspace: a\nmode: {mode}\nrunner:\n- {{name: ps, class: cluster_train}}\n- {{name: collective, class: cluster_train, device: gpu, fleet_mode: collective, selected_gpus: '0'}}\nphase: [{{name: p}}]\n"
+        )
+    };
+    for (mode, expected) in [("[ps, collective]", [vec![2, 2], vec![2]]), ("[collective, ps]", [vec![2], vec![2, 2]])] {
+        let document = good(&config(mode), Some(BACKEND));
+        let sizes = |job: &Job| job.roles.iter().map(|role| role.replicas).collect::<Vec<_>>();
+        let found: Vec<Vec<u32>> = document.pipeline().expect("two modes").jobs().map(sizes).collect();
+        assert_eq!(found, expected, "{mode}");
+        let errors = bad(&config(mode), Some("engine: {backend: local, submit: {log_level: 1}}"));
+        for key in ["server_num", "trainer_num"] {
+            assert_eq!(errors.matches(&format!("`engine.submit.{key}` is missing")).count(), 1, "{errors}");
+        }
+    }
 }
 
 /// A label shows its whole line.
 #[test]
 fn repeated_secrets_are_hidden() {
-    let config = LISTS.replace("[train_runner, infer_runner]", "other").replace("class: train}", "class: cluster_train}");
+    let config =
+        LISTS.replace("[train_runner, infer_runner]", "other").replace("class: train}", "class: cluster_train}");
     let backend = CLOUD
         .replace("  sk:", "  ak: old-key-of-li\n  sk: old-staple\n  sk:")
         .replace("  fs_ugi:", "  fs_ugi: usr,old-horse\n  fs_ugi:")
@@ -330,6 +367,8 @@ fn repeated_secrets_are_hidden() {
 fn a_native_document_does_the_same() {
     let text = read(CONFIG, Some(BACKEND), convert).unwrap_or_else(|errors| panic!("{}", plain(&errors))).text;
     insta::assert_snapshot!(text);
+    let text = read(CONFIG, Some(&BACKEND.replace("local", "Slurm")), convert).unwrap().text;
+    assert!(text.contains("\n# Its backend `slurm` is not converted"), "{text}");
     let errors = read(LISTS, None, convert).unwrap_err();
     insta::assert_snapshot!(plain(&errors));
 }

@@ -1,6 +1,6 @@
 //! Submissions to PaddleCloud, with a stand-in for the site's client.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
 
 use umiak_testkit::schema::violation;
@@ -14,6 +14,10 @@ pub(super) fn register(suite: &mut Suite) {
         .test("paddlerec::paddlecloud_without_its_client", &[], without_client)
         .test("paddlerec::paddlecloud_refuses", &[], refusal)
         .test("paddlerec::repeated_secrets_of_paddlecloud", &[], secrets)
+        .test("paddlerec::the_config_of_paddlecloud", &[], config)
+        .test("paddlerec::flags_with_paddlecloud", &[], flags)
+        .test("paddlerec::directories_of_paddlecloud", &[], directories)
+        .test("paddlerec::limits_of_paddlecloud", &[], limits)
         .test("paddlerec::files_of_paddlecloud", &[], files);
 }
 
@@ -71,7 +75,7 @@ fn with_client() {
     let shell = shell();
     client(&shell, r#"echo '{"groupName": "paddle", "jobId": "job-1", "userId": "li"}'"#);
     let outcome = shell.line(&format!("http_proxy=x https_proxy=y {LINE}")).finish();
-    outcome.expect_code(0).expect_out("\"jobId\": \"job-1\"").expect_err("submitted to PaddleCloud; `ctr_");
+    outcome.expect_code(0).expect_out("\"jobId\": \"job-1\"").expect_err("submitted to PaddleCloud; `bash ctr_");
     let folder = folder(&shell);
     let names = shell.sandbox.list(folder.file_name().and_then(|name| name.to_str()).expect("UTF-8"));
     assert_eq!(names, ["before_hook.sh", "config.ini", "config.yaml", "data", "end_hook.sh", "job.sh", "model.py"]);
@@ -138,17 +142,22 @@ fn files() {
     assert_eq!(violation(&serde_json::from_str(&schema).expect("JSON"), &json), None);
     let line = LINE.replace("train.yaml", "config.yaml");
     for (files, error) in [
-        ("./*.txt", "error[E0103]: `submit.files`: no file matches `./*.txt`\n"),
-        ("./job.sh", "error[E0103]: `submit.files` contains `job.sh`, which the submission makes itself\n"),
+        ("./*.txt", "error[F0013]: `submit.files`: no file matches `./*.txt`\n"),
+        ("./job.sh", "error[F0018]: `submit.files` contains `job.sh`, which the submission makes itself\n"),
         (
             "model.py data/model.py",
-            "error[E0103]: `model.py` and `data/model.py` would have one name in the submission\n",
+            "error[F0018]: `model.py` and `data/model.py` would have one name in the submission\n",
         ),
+        (".", "error[F0013]: `submit.files`: `.` has no name that a copy could have\n"),
+        ("./", "error[F0013]: `submit.files`: `./` has no name that a copy could have\n"),
+        ("./*.py ..", "error[F0013]: `submit.files`: `..` has no name that a copy could have\n"),
+        ("data/here", "error[F0013]: `submit.files`: `data/here` contains the current directory\n"),
     ] {
         shell.sandbox.write("job.sh", "");
         shell.sandbox.write("data/model.py", "");
+        let _ = symlink("..", shell.sandbox.path().join("data/here"));
         shell.sandbox.write("backend.yaml", BACKEND.replace("./*.py ./data", files));
-        shell.line(&line).finish().expect_code(125).expect_err(error);
+        shell.line(&line).finish().expect_code(2).expect_err(error).expect_err("[backend.yaml:12:10]\n");
     }
     assert!(!shell.sandbox.list(".").iter().any(|name| name.starts_with("ctr_")), "nothing is written");
     shell.sandbox.write("backend.yaml", BACKEND);
@@ -170,4 +179,89 @@ fn secrets() {
     let found = shell.line("grep -r -e old-staple -e battery-staple $UMIAK_HOME").finish();
     found.expect_code(1);
     assert!(shell.line("cat $UMIAK_HOME/runs/*/document.yaml").finish().out().contains("sk: \"********\"\n  sk:"));
+}
+
+/// `-m` is the configuration of the job, whatever else is called `config.yaml`.
+fn config() {
+    let shell = shell();
+    client(&shell, "cat config.yaml");
+    shell.sandbox.write("backend.yaml", BACKEND.replace("./*.py ./data", "./*.yaml"));
+    shell.line(LINE).finish().expect_code(0).expect_out(CONFIG);
+    shell.sandbox.write("config.yaml", "another: one\n");
+    let outcome = shell.line(LINE).finish();
+    outcome
+        .expect_code(2)
+        .expect_err("error[F0018]: `train.yaml` and `config.yaml` would have one name in the submission\n");
+    shell.sandbox.write("config.yaml", CONFIG);
+    shell.line("sleep 1; umiak submit -m ./config.yaml -b backend.yaml").finish().expect_code(0).expect_out(CONFIG);
+}
+
+/// The platform runs the job: flags about runs are refused, the others work.
+fn flags() {
+    let shell = shell();
+    client(&shell, "echo '{\"jobId\": \"job-1\", \"key\": \"battery-staple\"}'");
+    for flag in ["-d", "--replace", "--isolate", "--strict-resources", "--label a=b", "--show all", "--stdin 0"] {
+        for line in [LINE, &format!("{LINE} --dry-run")] {
+            let outcome = shell.line(&format!("{line} {flag}")).finish();
+            outcome.expect_code(2).expect_err("has no meaning for a submission to PaddleCloud: the platform runs");
+        }
+    }
+    std::fs::rename(shell.sandbox.path().join("train.yaml"), shell.sandbox.path().join("config.yaml")).expect("a file");
+    let outcome = shell.line("umiak plan config.yaml --graph text").finish();
+    outcome.expect_code(2).expect_err("error[L0001]: `--graph` has no meaning for a submission to PaddleCloud");
+    assert!(!shell.sandbox.list(".").iter().any(|name| name.starts_with("ctr_")), "nothing is written");
+    let line = LINE.replace("train.yaml", "config.yaml");
+    let outcome = shell.line(&format!("{line} --name other --output json")).finish();
+    outcome.expect_code(0);
+    let json: serde_json::Value = serde_json::from_str(&outcome.out()).expect("JSON");
+    let schema = shell.line("umiak schema cloud-plan").finish().out();
+    assert_eq!(violation(&serde_json::from_str(&schema).expect("JSON"), &json), None);
+    assert_eq!(
+        (json["name"].as_str(), json["answer"].as_str().map(|said| said.contains("job-1"))),
+        (Some("other"), Some(true))
+    );
+    assert!(json["folder"].as_str().is_some_and(|folder| folder.starts_with("other_")), "{json}");
+    assert!(shell.sandbox.read("arguments").contains("--job-name\nother\n") && !json.to_string().contains("staple"));
+    let quiet = shell.line(&format!("{line} --name quiet --output quiet")).finish();
+    quiet.expect_code(0);
+    assert_eq!((quiet.out(), quiet.err()), (String::new(), String::new()));
+    // The hint can be pasted.
+    std::fs::remove_file(shell.sandbox.path().join("bin/paddlecloud")).expect("it is there");
+    shell.sandbox.write("backend.yaml", BACKEND.replace("\"ctr\"", "\"my ctr\""));
+    shell.line(&line).finish().expect_code(127).expect_err("run `bash 'my ctr_");
+}
+
+/// Earlier submissions are left out, and links are not followed.
+fn directories() {
+    let shell = shell();
+    client(&shell, "find . -type f -o -type l | sort");
+    let path = |name: &str| shell.sandbox.path().join(name);
+    std::fs::create_dir_all(path("data/old_20200102030405")).expect("the sandbox can be written");
+    std::fs::create_dir_all(path("old_20200102030405")).expect("the sandbox can be written");
+    shell.sandbox.write("data/old_20200102030405/job.sh", "battery-staple");
+    shell.sandbox.write("old_20200102030405/job.sh", "battery-staple");
+    symlink("..", path("data/deep/loop")).expect("the sandbox can be written");
+    shell.sandbox.write("backend.yaml", BACKEND.replace("./*.py ./data", "model.* data ./mode?.py"));
+    let outcome = shell.line(LINE).finish();
+    outcome.expect_code(0);
+    assert_eq!(
+        outcome.out(),
+        "./before_hook.sh\n./config.ini\n./config.yaml\n./data/deep/loop\n./data/deep/part\n./end_hook.sh\n./job.sh\n./model.py\n"
+    );
+    shell.sandbox.write("backend.yaml", BACKEND.replace("./*.py ./data", "model.py old_*"));
+    shell.line(LINE).finish().expect_code(2).expect_err("no file matches `old_*`\n");
+    shell.sandbox.write("backend.yaml", BACKEND.replace("./*.py ./data", "pipe"));
+    let outcome = shell.line(&format!("mkfifo pipe; {LINE}")).finish();
+    outcome.expect_code(125).expect_err("error[E0103]: `pipe` cannot be read\n");
+}
+
+/// What the platform cannot do, this host can.
+fn limits() {
+    let shell = shell();
+    let several = CONFIG
+        .replace("mode: [train]", "mode: [train, again]")
+        .replace("device: cpu}", "device: cpu}, {name: again, class: cluster_train}");
+    shell.sandbox.write("train.yaml", several);
+    shell.line(LINE).finish().expect_code(2).expect_err("error[F0004]: a submission to `paddlecloud` is one runner");
+    shell.line(&format!("{LINE} --engine mock")).finish().expect_code(0);
 }
