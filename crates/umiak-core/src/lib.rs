@@ -18,8 +18,10 @@
 //! | [`plan`] | job plus inventory to one plan: ranks, devices, endpoints, commands and files |
 //! | [`machine`] | the state machines of attempt, role and job |
 //! | [`diagnose`] | evidence from logs, signatures, and the ranking of causes |
+//! | [`cluster`] | jobs on clusters: what is submitted, and the files between supervisor and agents |
 //! | [`wire`] | the protocol between the nodes of a job: handshake, proofs, frames |
 
+pub mod cluster;
 pub mod contract;
 pub mod diag;
 pub mod diagnose;

@@ -35,6 +35,7 @@ const CRATES: &[Crate] = &[
             ("pipeline", &["facts", "mask", "model"]),
             ("machine", &["diagnose", "facts", "model", "pipeline", "status"]),
             ("wire", &["diagnose", "facts", "machine", "model"]),
+            ("cluster", &["diag", "facts", "formats", "machine", "model", "plan", "quote"]),
         ],
         open: &[],
     },

@@ -3,6 +3,7 @@
 //! Newtypes are validated in their constructors, so that every value is valid.
 
 mod capabilities;
+mod cluster;
 mod dialect;
 mod etcd;
 mod exit;
@@ -20,6 +21,7 @@ mod time;
 mod whose;
 
 pub use capabilities::{Capabilities, Hosts, OutputSource, Unit};
+pub use cluster::{ClusterOptions, MpiOptions, SlurmOptions};
 pub use dialect::{ExitCodes, Generation, OutputMode, Show};
 pub use etcd::{EtcdEndpoint, EtcdOptions, EtcdTls, EtcdUser, InvalidEtcdEndpoint};
 pub use exit::{Classed, Exit, ExitClass, SpawnError, SpawnStage, signal_name};

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::contract::{Lazy, Member, Node, Options, Topology, umiak};
 use crate::mask::Known;
 use crate::model::{
-    Device, DeviceKind, Endpoint, FIRST_ATTEMPT, Host, Job, NodeIndex, Part, Port, PortNeed, Rank, Role, Slot,
-    StepName, Workload,
+    ClusterOptions, Device, DeviceKind, Endpoint, FIRST_ATTEMPT, Host, Job, NodeIndex, Part, Port, PortNeed, Rank,
+    Role, Slot, StepName, Workload,
 };
 
 use super::command::Resolved;
@@ -74,6 +74,46 @@ pub struct Granted {
     /// One for each replica, in the order of the roles.
     pub hosts: Vec<Host>,
     pub ports: Vec<Port>,
+    /// Replicas may have the same host, so members of a group have different ports. The ports are those of [`port_owners`].
+    pub by_owner: bool,
+}
+
+/// The replica, by rank, on whose host each port of [`Granted`] must be free, if replicas may have the same host.
+pub fn port_owners(job: &Job) -> Vec<u32> {
+    let firsts: Vec<u32> = job
+        .roles
+        .iter()
+        .scan(0, |next, role| {
+            let first = *next;
+            *next += role.replicas;
+            Some(first)
+        })
+        .collect();
+    let grouped = groups(job);
+    let group_of = |position: usize| grouped.iter().position(|group| group.contains(&position));
+    let stores = |owner: u32| std::iter::repeat_n(owner, STORES as usize);
+    let mut owners = Vec::new();
+    let mut is_joined = false;
+    for (position, role) in job.roles.iter().enumerate() {
+        let group = group_of(position);
+        let is_part = group.is_some() && role.part.is_some();
+        if is_part && !is_joined {
+            is_joined = true;
+            // The first rank of the group hosts its stores.
+            let first = group.into_iter().flat_map(|group| &grouped[group]).min_by_key(|role| job.roles[**role].part);
+            let owner = first.map_or(firsts[position], |role| firsts[*role]);
+            owners.extend(stores(owner));
+        }
+        for index in 0..role.replicas {
+            let owner = firsts[position] + index;
+            let own = free_ports(role) + u32::from(group.is_some());
+            owners.extend(std::iter::repeat_n(owner, own as usize));
+        }
+        if !is_part && group.is_some_and(|group| grouped[group].last() == Some(&position)) {
+            owners.extend(stores(firsts[position]));
+        }
+    }
+    owners
 }
 
 /// The hosts of a job whose replicas have names before they run: `ctr-trainer-0`.
@@ -106,6 +146,9 @@ pub struct Submission {
     pub engine: String,
     #[serde(default)]
     pub wishes: Wishes,
+    /// Of engines that give the job to another scheduler.
+    #[serde(default, skip_serializing_if = "ClusterOptions::is_default")]
+    pub cluster: ClusterOptions,
     /// Secrets that are masked in everything that is written.
     #[serde(default)]
     pub known: Known,
@@ -140,7 +183,7 @@ impl Chosen {
 }
 
 /// The properties of a run, and of a step, that its plan needs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunPlace {
     pub run: String,
     /// The step, if the run has several jobs.
@@ -159,7 +202,7 @@ pub struct RunPlace {
 
 /// Assigns the leased resources to a job: the submitted one, or a step's. `granted` must cover [`needs`].
 pub fn place(submission: &Submission, job: &Job, programs: &[PathBuf], place: RunPlace, granted: Granted) -> Plan {
-    let Submission { params, engine, wishes, directory, document, environment, .. } = submission;
+    let Submission { params, engine, wishes, cluster, directory, document, environment, .. } = submission;
     let mut hosts = granted.hosts.into_iter();
     let mut ports = granted.ports.into_iter();
     let mut take = |count: u16| ports.by_ref().take(count as usize).collect::<Vec<Port>>();
@@ -167,11 +210,11 @@ pub fn place(submission: &Submission, job: &Job, programs: &[PathBuf], place: Ru
     let grouped = groups(job);
     let mut groups = Vec::new();
     // Members of several roles have one port: a program may expect that of the addresses in a list.
-    let mut joined: Option<(Vec<Port>, Port)> = None;
+    let mut joined: Option<(Vec<Port>, Option<Port>)> = None;
     for (position, role) in job.roles.iter().enumerate() {
         let group = grouped.iter().position(|group| group.contains(&position));
         if group.is_some() && role.part.is_some() && joined.is_none() {
-            joined = Some((take(STORES), take(1)[0]));
+            joined = Some((take(STORES), (!granted.by_owner).then(|| take(1)[0])));
         }
         for index in 0..role.replicas {
             let host = hosts.next().expect("as many hosts as replicas");
@@ -180,7 +223,7 @@ pub fn place(submission: &Submission, job: &Job, programs: &[PathBuf], place: Ru
                 None => (need.name.clone(), take(need.count)),
             };
             let own = role.work.ports.iter().map(of_name).collect();
-            let shared = joined.as_ref().filter(|_| role.part.is_some()).map(|(_, port)| *port);
+            let shared = joined.as_ref().filter(|_| role.part.is_some()).and_then(|(_, port)| *port);
             let endpoint =
                 group.map(|_| Endpoint { address: host.clone(), port: shared.unwrap_or_else(|| take(1)[0]) });
             replicas.push(Replica {
@@ -222,6 +265,7 @@ pub fn place(submission: &Submission, job: &Job, programs: &[PathBuf], place: Ru
         directory: directory.clone(),
         document: Some(document.clone()),
         wishes: *wishes,
+        cluster: cluster.clone(),
         attempt: FIRST_ATTEMPT,
         commands: commands.collect(),
         job: job.clone(),
@@ -331,6 +375,7 @@ pub(super) mod tests {
             work: Workload::Job(Box::new(job.clone())),
             engine: "local".into(),
             wishes: Wishes::default(),
+            cluster: ClusterOptions::default(),
             known: Known::default(),
             directory: "/home/li".into(),
             document: "/home/li/job.yaml".into(),
@@ -355,6 +400,7 @@ pub(super) mod tests {
         let granted = Granted {
             hosts: (1..=4).map(|last| Host::from([127, 3, 0, last])).collect(),
             ports: (0..needs.ports as u16).map(|port| Port::new(20_000 + port).unwrap()).collect(),
+            by_owner: false,
         };
         placed(&job(), &["/bin/sh", "/usr/bin/python"], granted)
     }
@@ -419,6 +465,7 @@ pub(super) mod tests {
         let granted = Granted {
             hosts: (1..=5).map(|last| Host::from([127, 3, 0, last])).collect(),
             ports: (20_000..20_008).filter_map(Port::new).collect(),
+            by_owner: false,
         };
         let plan = placed(&job, &["/bin/true"; 4], granted);
         let ranks = |group: usize| -> Vec<(u32, Part, u32, String)> {
@@ -474,6 +521,7 @@ pub(super) mod tests {
         let granted = Granted {
             hosts: (1..=needs.addresses as u8).map(|last| Host::from([127, 3, 0, last])).collect(),
             ports: (20_000..).take(needs.ports as usize).filter_map(Port::new).collect(),
+            by_owner: false,
         };
         let programs = vec!["/bin/true"; job.roles.len()];
         placed(&job, &programs, granted)
@@ -608,7 +656,7 @@ pub(super) mod tests {
         role.work.command = vec!["true".into()];
         let job = Job { contracts: Vec::new(), roles: vec![role], ..job() };
         let hosts = (0..12_000u32).map(|index| Host::from((0x7f03_0000 + index).to_be_bytes())).collect();
-        let plan = placed(&job, &["/bin/true"], Granted { hosts, ports: Vec::new() });
+        let plan = placed(&job, &["/bin/true"], Granted { hosts, ..Granted::default() });
         assert_eq!(check(&plan).map(|(name, _)| name), Some("UMIAK_HOSTS_W".to_owned()));
     }
 

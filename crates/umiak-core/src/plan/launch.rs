@@ -8,8 +8,8 @@ use crate::contract::{Lazy, Member, Options, Topology, Variable, paddle};
 use crate::diag::{Code, Diagnostic};
 use crate::machine::round::messages::LastAttempt;
 use crate::model::{
-    Contract, Crew, DeviceKind, Job, LogNames, Mode, NodeIndex, Nodes, Omp, PaddleHabits, Part, Port, Proxies, Request,
-    SERVER_PATIENCE, ServerMode, Slot, StartAfter, When,
+    ClusterOptions, Contract, Crew, DeviceKind, Job, LogNames, Mode, NodeIndex, Nodes, Omp, PaddleHabits, Part, Port,
+    Proxies, Request, SERVER_PATIENCE, ServerMode, Slot, StartAfter, When,
 };
 
 use super::command::Resolved;
@@ -174,6 +174,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
         directory: run.directory.clone(),
         document: None,
         wishes: Wishes::default(),
+        cluster: ClusterOptions::default(),
         attempt: run.attempt,
         job: job(request, &parts, &counts),
         whole: true,

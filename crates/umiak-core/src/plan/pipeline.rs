@@ -9,7 +9,7 @@ use super::document::{Chosen, Submission};
 use super::masked::mask_job;
 use super::{VERSION, Wishes};
 use crate::mask::Known;
-use crate::model::{Body, Given, Items, Node, Piece, Pipeline, Text, Value};
+use crate::model::{Body, ClusterOptions, Given, Items, Node, Piece, Pipeline, Text, Value};
 
 /// A pipeline as it was submitted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -30,6 +30,9 @@ pub struct PipelinePlan {
     /// The file of the document.
     pub document: PathBuf,
     pub wishes: Wishes,
+    /// Of engines that give jobs to another scheduler.
+    #[serde(default, skip_serializing_if = "ClusterOptions::is_default")]
+    pub cluster: ClusterOptions,
     pub pipeline: Pipeline,
     /// True if nothing in the pipeline was masked.
     pub whole: bool,
@@ -38,7 +41,7 @@ pub struct PipelinePlan {
 impl PipelinePlan {
     /// The plan with all secrets masked, so that it may be written.
     pub fn new(run: Option<String>, submission: &Submission, pipeline: &Pipeline, known: &Known) -> Self {
-        let Submission { params, chosen, engine, wishes, directory, document, .. } = submission;
+        let Submission { params, chosen, engine, wishes, cluster, directory, document, .. } = submission;
         let mut plan = Self {
             v: VERSION,
             umiak: env!("CARGO_PKG_VERSION").to_owned(),
@@ -49,6 +52,7 @@ impl PipelinePlan {
             directory: directory.clone(),
             document: document.clone(),
             wishes: *wishes,
+            cluster: cluster.clone(),
             pipeline: pipeline.clone(),
             whole: true,
         };

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::contract::{Lazy, Member, NamedPorts, Options, RolePlaces, Topology, Variable};
 use crate::diag::Diagnostic;
 use crate::model::{
-    Contract, Device, Endpoint, FIRST_ATTEMPT, Host, Job, NodeIndex, Part, Port, Rank, Role, RoleName, Rotation, Slot,
-    StepName, StreamRules,
+    ClusterOptions, Contract, Device, Endpoint, FIRST_ATTEMPT, Host, Job, NodeIndex, Part, Port, Rank, Role, RoleName,
+    Rotation, Slot, StepName, StreamRules,
 };
 
 use super::command::Resolved;
@@ -51,6 +51,9 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<PathBuf>,
     pub wishes: Wishes,
+    /// Of engines that give the job to another scheduler.
+    #[serde(default, skip_serializing_if = "ClusterOptions::is_default")]
+    pub cluster: ClusterOptions,
     /// The attempt of a launched job, from 1. The plan of a document is for all attempts.
     pub attempt: u32,
     /// The job, with the replicas of this node.

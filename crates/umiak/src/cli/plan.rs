@@ -86,7 +86,8 @@ pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done 
         Some(request) => umiak_sys::ports::lease(&request).map_err(|error| needs::too_few_ports(&error))?,
         None => Default::default(),
     };
-    let granted = Granted { hosts, ports: leased.0.ports.iter().copied().filter_map(Port::new).collect() };
+    let granted =
+        Granted { hosts, ports: leased.0.ports.iter().copied().filter_map(Port::new).collect(), by_owner: false };
     // The run gets its number when it is run.
     let (run, tasks, scratch) = ("run-??????".to_owned(), "tasks".into(), "scratch".into());
     let user = umiak_sys::host::user().unwrap_or_default();

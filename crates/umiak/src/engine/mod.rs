@@ -11,6 +11,7 @@
 //! | [`mock_cluster`] | a simulated cluster in its own process, with gangs, names and queues; outlives its supervisor |
 
 mod actors;
+pub(crate) mod cluster;
 mod inbox;
 pub(crate) mod local;
 pub(crate) mod mock;

@@ -177,7 +177,7 @@ mod tests {
     use umiak_core::diag::Source;
     use umiak_core::formats::launch::{Parsed, Spelling, parse};
     use umiak_core::formats::{self, settings::Settings};
-    use umiak_core::model::{Host, Port, Workload};
+    use umiak_core::model::{ClusterOptions, Host, Port, Workload};
     use umiak_core::plan::command::Resolved;
     use umiak_core::plan::document::{Chosen, Granted, RunPlace, SUBMISSION_VERSION, Submission, needs, place};
     use umiak_core::plan::{Gpu, Inventory, Ports, Run, STORES, Share, Wishes, finish, layout};
@@ -209,6 +209,7 @@ mod tests {
             work: Workload::Job(Box::new(job.clone())),
             engine: "local".into(),
             wishes: Wishes::default(),
+            cluster: ClusterOptions::default(),
             known: known.clone(),
             directory: "/home/li".into(),
             document: "/home/li/job.yaml".into(),
@@ -216,7 +217,7 @@ mod tests {
             programs: vec!["/bin/serve".into(), "/bin/train".into()],
         };
         let (run, tasks, scratch) = ("run-000007".into(), "/r/tasks".into(), "/r/scratch".into());
-        let granted = Granted { hosts, ports: ports(20_000, needed.ports as u16) };
+        let granted = Granted { hosts, ports: ports(20_000, needed.ports as u16), by_owner: false };
         let plan = place(
             &submission,
             &job,

@@ -10,7 +10,9 @@ use umiak_core::contract::torch;
 use umiak_core::formats::launch::flags::FLAGS;
 use umiak_core::formats::launch::{Parsed, Spelling, allocation, parse};
 use umiak_core::mask::Known;
-use umiak_core::model::{Contract, FIRST_ATTEMPT, Host, Job, JobId, Part, Policy, Port, Role, RoleName, Workload};
+use umiak_core::model::{
+    ClusterOptions, Contract, FIRST_ATTEMPT, Host, Job, JobId, Part, Policy, Port, Role, RoleName, Workload,
+};
 use umiak_core::plan::command::Resolved;
 use umiak_core::plan::document::{self, Chosen, Granted, RunPlace, SUBMISSION_VERSION, Submission};
 use umiak_core::plan::{Gpu, Inventory, Plan, Ports, Run, STORES, Share, Wishes, finish, layout};
@@ -287,6 +289,7 @@ fn of_members(sample: &Distributed) -> Vec<[String; 3]> {
     let granted = Granted {
         hosts: (1..=needs.addresses as u8).map(|last| Host::from([127, 3, 0, last])).collect(),
         ports: (20_000..).take(needs.ports as usize).filter_map(Port::new).collect(),
+        by_owner: false,
     };
     let submission = Submission {
         v: SUBMISSION_VERSION,
@@ -295,6 +298,7 @@ fn of_members(sample: &Distributed) -> Vec<[String; 3]> {
         repeats: None,
         engine: "local".to_owned(),
         wishes: Wishes::default(),
+        cluster: ClusterOptions::default(),
         known: Known::default(),
         directory: "/home/li".into(),
         document: "/home/li/job.yaml".into(),

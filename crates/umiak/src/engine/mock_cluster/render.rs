@@ -53,7 +53,7 @@ mod tests {
     use umiak_core::formats;
     use umiak_core::formats::settings::Settings;
     use umiak_core::mask::Known;
-    use umiak_core::model::{FIRST_ATTEMPT, StepIndex, Workload};
+    use umiak_core::model::{ClusterOptions, FIRST_ATTEMPT, StepIndex, Workload};
     use umiak_core::plan::document::{Chosen, Granted, RunPlace, Submission, names, needs, place};
     use umiak_core::plan::pool::Given;
     use umiak_core::plan::{Attempt, Wishes};
@@ -72,8 +72,11 @@ mod tests {
             .clone();
         let needed = needs(&job);
         let ports = Paper::default().ports(needed.ports as u16).ports;
-        let granted =
-            Granted { hosts: names(&job), ports: ports.into_iter().filter_map(umiak_core::model::Port::new).collect() };
+        let granted = Granted {
+            hosts: names(&job),
+            ports: ports.into_iter().filter_map(umiak_core::model::Port::new).collect(),
+            by_owner: false,
+        };
         let submission = Submission {
             v: 1,
             params: Vec::new(),
@@ -82,6 +85,7 @@ mod tests {
             work: Workload::Job(Box::new(job.clone())),
             engine: "mock-cluster".into(),
             wishes: Wishes::default(),
+            cluster: ClusterOptions::default(),
             known: Known::default(),
             directory: "/work".into(),
             document: "/work/job.yaml".into(),

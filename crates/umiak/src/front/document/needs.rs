@@ -17,12 +17,12 @@ pub(super) fn lease(engine: &mut dyn Engine, step: StepIndex, job: &Job, needs: 
             addresses.into_iter().map(Host::Address).collect()
         }
     };
-    let Some(request) = request else { return Ok(Granted { hosts, ports: Vec::new() }) };
+    let Some(request) = request else { return Ok(Granted { hosts, ..Granted::default() }) };
     let leased = engine.lease_ports(step, request).map_err(|error| match error {
         NotLeased::TooFew(error) => too_few_ports(&error),
         NotLeased::Lost(diagnostic) => *diagnostic,
     })?;
-    Ok(Granted { hosts, ports: leased.ports.into_iter().filter_map(Port::new).collect() })
+    Ok(Granted { hosts, ports: leased.ports.into_iter().filter_map(Port::new).collect(), by_owner: false })
 }
 
 /// The request for all ports of a job; `None` if it needs none.

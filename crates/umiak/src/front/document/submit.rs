@@ -10,7 +10,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::document::Document;
 use umiak_core::formats::pai;
 use umiak_core::mask::{Known, MASK};
-use umiak_core::model::{Job, Role, Workload};
+use umiak_core::model::{ClusterOptions, Job, Role, Workload};
 use umiak_core::plan::document::{Chosen, SUBMISSION_VERSION as VERSION, Submission};
 use umiak_core::plan::{self, MAX_VARIABLE, PipelinePlan, Plan, Wishes};
 
@@ -35,7 +35,7 @@ pub(crate) fn submission(
         Workload::Job(job) => programs(job, engine, &directory, &environment)?,
         Workload::Pipeline(_) => Vec::new(),
     };
-    let (engine, wishes) = (engine.word().to_owned(), Wishes::default());
+    let (engine, wishes, cluster) = (engine.word().to_owned(), Wishes::default(), ClusterOptions::default());
     let params = params.to_vec();
     let document = directory.join(file);
     Ok(Submission {
@@ -46,6 +46,7 @@ pub(crate) fn submission(
         repeats: None,
         engine,
         wishes,
+        cluster,
         known,
         directory,
         document,
@@ -91,7 +92,7 @@ pub(crate) fn read(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
 /// The submission of a run that has ended. Its secrets are not kept: they come from the environment of this process.
 pub(crate) fn again(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
     let Some(plan) = read_versioned::<Plan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
-    let Plan { mut job, params, engine, wishes, directory, document, commands, whole, .. } = plan;
+    let Plan { mut job, params, engine, wishes, cluster, directory, document, commands, whole, .. } = plan;
     let Some(document) = document else { return Ok(None) };
     let environment = inventory::environment();
     let known = if whole { Known::default() } else { unmask(&mut job, &environment)? };
@@ -105,6 +106,7 @@ pub(crate) fn again(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
         repeats: None,
         engine,
         wishes,
+        cluster,
         known,
         directory,
         document,
@@ -138,7 +140,7 @@ pub(crate) fn pipeline_again(
         _ => return Ok(None),
     }
     let Some(plan) = read_versioned::<PipelinePlan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
-    let PipelinePlan { params, chosen, engine, directory, document, wishes, pipeline, whole, .. } = plan;
+    let PipelinePlan { params, chosen, engine, cluster, directory, document, wishes, pipeline, whole, .. } = plan;
     let params = with_params(params, given)?;
     let bytes = umiak_sys::regular::read(&run.document()).map_err(|error| {
         Diagnostic::error(Code::J0027, "the document of the run cannot be read").row("reason", error.to_string())
@@ -170,6 +172,7 @@ pub(crate) fn pipeline_again(
         repeats,
         engine,
         wishes,
+        cluster,
         known,
         directory,
         document,
@@ -205,7 +208,7 @@ pub(crate) fn again_with(
     parse: impl FnOnce(&Recorded<'_>) -> Result<Document, Diagnostic>,
 ) -> Result<Option<Submission>, Diagnostic> {
     let Some(plan) = read_versioned::<Plan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
-    let Plan { job: old, params, engine, wishes, directory, document, .. } = plan;
+    let Plan { job: old, params, engine, wishes, cluster, directory, document, .. } = plan;
     let Some(document) = document else { return Ok(None) };
     let params = with_params(params, given)?;
     let chosen = Chosen::default();
@@ -236,6 +239,7 @@ pub(crate) fn again_with(
         repeats: None,
         engine,
         wishes,
+        cluster,
         known,
         directory,
         document,

@@ -1,0 +1,1 @@
+//! `mpirun`: its command line.

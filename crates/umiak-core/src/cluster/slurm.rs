@@ -1,0 +1,1 @@
+//! Slurm: what is submitted, and what it says about a job.

@@ -1,0 +1,66 @@
+//! How jobs are given to schedulers of other systems.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Options of the engines that give a job to another scheduler.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ClusterOptions {
+    #[serde(default)]
+    pub slurm: SlurmOptions,
+    #[serde(default)]
+    pub mpi: MpiOptions,
+}
+
+impl ClusterOptions {
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// How a job is submitted to Slurm.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct SlurmOptions {
+    /// Options of `sbatch` in their long form, without dashes: `partition` with `gpu`, `exclusive` without a value. A later
+    /// one replaces an earlier one of the same name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub native: Vec<(String, Option<String>)>,
+    /// `srun` starts a task for each replica, instead of an agent for each node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub direct: bool,
+    /// Slurm starts the job again after the loss of a node, a pre-emption, or its time limit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub requeue: bool,
+    /// Seconds before the time limit at which replicas are stopped; when omitted, 60.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<u32>,
+    /// The umiak program on the nodes; when omitted, the path of the one that submits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub umiak: Option<PathBuf>,
+}
+
+impl SlurmOptions {
+    /// The value of a native option, as it applies.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.native.iter().rev().find(|(given, _)| given == name).and_then(|(_, value)| value.as_deref())
+    }
+}
+
+/// How a job is started by `mpirun`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct MpiOptions {
+    /// The program; when omitted, `mpirun`, else `mpiexec`, of the `PATH`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launcher: Option<PathBuf>,
+    /// Hosts and their slots. Without any: those of the allocation that `mpirun` finds, else this host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<(String, u32)>,
+    /// Options that are passed on unchanged, before the program.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<String>,
+    /// The umiak program on the hosts; when omitted, the path of the one that starts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub umiak: Option<PathBuf>,
+}

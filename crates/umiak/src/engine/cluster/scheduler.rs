@@ -1,0 +1,81 @@
+//! What a scheduler of another system does for a unit.
+
+use std::path::PathBuf;
+
+use umiak_core::machine::job::AttemptId;
+use umiak_core::plan::Plan;
+
+/// A unit, for its scheduler.
+#[derive(Debug, Clone)]
+pub(crate) struct UnitPlace {
+    /// The directory of the unit's files.
+    pub(crate) directory: PathBuf,
+    /// A name that no other unit has.
+    pub(crate) name: String,
+}
+
+/// Calls block, and are made by the thread of a unit.
+pub(crate) trait Scheduler: Send {
+    /// Submits the unit, whose files are written. Returns what the scheduler calls it, or why it was refused.
+    fn submit(&mut self, unit: &UnitPlace, plan: &Plan) -> Result<String, String>;
+
+    /// Finds a unit that another supervisor has submitted. `None` if there is certainly none.
+    fn find(&mut self, unit: &UnitPlace) -> Result<Option<String>, String>;
+
+    /// Asks for the state of a unit.
+    fn look(&mut self, job: &str) -> Look;
+
+    /// Asks the scheduler to end a unit. `kill`: at once.
+    fn cancel(&mut self, job: &str, kill: bool);
+
+    /// What a replica is called in the cluster.
+    fn instance(&self, job: &str, id: AttemptId) -> Option<String>;
+
+    /// True if nothing may be left of a unit when its last agent has left and its run ends.
+    fn is_awaited(&self) -> bool;
+}
+
+/// The state of a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// It waits, for this reason.
+    Pending {
+        reason: String,
+    },
+    /// It would wait for ever, for this reason.
+    Hopeless {
+        reason: String,
+    },
+    Running,
+    Over(Over),
+    /// The scheduler does not answer, for this reason. Nothing is known about the unit.
+    Unknown {
+        reason: String,
+    },
+}
+
+/// How a unit has ended, as its scheduler says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// Its agents have exited by themselves.
+    Done,
+    /// Somebody has cancelled it.
+    Cancelled {
+        by: Option<String>,
+    },
+    Preempted {
+        reason: String,
+    },
+    TimeLimit {
+        reason: String,
+    },
+    NodeLost {
+        node: String,
+    },
+    /// Anything else, in words.
+    Failed {
+        reason: String,
+    },
+    /// The scheduler no longer knows it.
+    Forgotten,
+}
