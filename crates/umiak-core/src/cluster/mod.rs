@@ -7,15 +7,18 @@
 //! |---|---|---|
 //! | `unit.json` | supervisor | [`UnitFile`] |
 //! | `orders.jsonl` | supervisor | [`Order`]s |
+//! | `supervisor.json` | supervisor | [`Beat`] |
 //! | `agent-N.jsonl` | agent N | [`Told`] |
 //! | `placement.json` | agent 0 | [`Placement`], once all agents are there |
 //!
 //! | module | in one sentence |
 //! |---|---|
+//! | [`agent`] | what an agent does about orders and ends |
 //! | [`seats`] | which agent has which replicas |
 //! | [`slurm`] | the script for `sbatch`, and what Slurm says about a job |
 //! | [`mpi`] | the command line of `mpirun` |
 
+pub mod agent;
 pub mod mpi;
 pub mod seats;
 pub mod slurm;
@@ -39,8 +42,8 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UnitFile {
     pub v: u32,
-    /// Different for each unit.
-    pub key: String,
+    /// The engine: `slurm` or `mpi`.
+    pub engine: String,
     pub submission: Submission,
     pub step: StepIndex,
     /// The job that is placed: the submitted one, or a step's.
@@ -48,7 +51,13 @@ pub struct UnitFile {
     pub programs: Vec<PathBuf>,
     pub place: RunPlace,
     pub seating: Seating,
-    /// Where a datagram wakes the supervisor.
+}
+
+/// A sign that the supervisor lives: it changes from time to time.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Beat {
+    pub count: u64,
+    /// Where a datagram wakes it.
     pub wake: Vec<SocketAddr>,
 }
 

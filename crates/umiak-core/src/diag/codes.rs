@@ -341,6 +341,10 @@ register! {
         "The client of PaddleCloud ran and did not succeed. Its own messages are above. The files of the submission are kept: `job.sh` can be changed and run again.";
     E0103, 125, "the files of a submission cannot be copied or written",
         "A submission to PaddleCloud has a directory of its own in the current one, with copies of the files that `submit.files` names. The directory or a file in it cannot be written, or one of those files cannot be read. The message shows which.";
+    E0104, 125, "an agent cannot run on its node",
+        "On a cluster, an agent of umiak runs on each node and starts the replicas there. It could not: it does not see the directory of the run, or what the scheduler gave it does not fit the job. The message shows the node and the reason.";
+    E0105, 2, "the scheduler of a cluster is not usable here",
+        "The engine needs a program of the cluster (`sbatch` of Slurm, `mpirun` of an MPI) that is not installed, or is one that umiak does not know. The message shows which.";
 }
 
 impl Code {

@@ -48,6 +48,14 @@ pub fn command() -> Command {
                     .hide(true),
             )
             .subcommand(
+                Command::new("agent").about("Run replicas on a node of a cluster").hide(true).arg(
+                    Arg::new("directory")
+                        .required(true)
+                        .value_name("DIR")
+                        .value_parser(clap::value_parser!(std::path::PathBuf)),
+                ),
+            )
+            .subcommand(
                 Command::new("mock-cluster").about("Run the cluster of `--engine mock-cluster`").hide(true).arg(
                     Arg::new("directory")
                         .required(true)
@@ -255,6 +263,13 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("mounted", matches)) => mounted::run(&arguments(matches)),
         Some(("rsh", matches)) => remote::rsh(&arguments(matches)),
         Some(("rshd", matches)) => remote::rshd(&arguments(matches)),
+        Some(("agent", matches)) => {
+            let directory: &std::path::PathBuf = matches.get_one("directory").expect("the argument is required");
+            match crate::front::agent::run(directory) {
+                Ok(code) => ExitCode::from(code),
+                Err(error) => fail(&[error]),
+            }
+        }
         Some(("mock-cluster", matches)) => {
             let directory: &std::path::PathBuf = matches.get_one("directory").expect("the argument is required");
             match crate::engine::mock_cluster::serve(directory) {

@@ -1,4 +1,5 @@
 //! Engines that give jobs to a scheduler of another system.
-#![expect(dead_code, reason = "the engines that use it follow")]
+#![allow(dead_code, reason = "the engines that use it follow")]
 
+pub(crate) mod files;
 pub(crate) mod scheduler;

@@ -105,7 +105,7 @@ fn fixed_ports(plan: &Plan) -> Vec<FixedPort<'_>> {
 }
 
 /// The GPUs that the submitter may use, labelled as `CUDA_VISIBLE_DEVICES` names them.
-fn candidates(inventory: &Inventory) -> Vec<(u32, Device)> {
+pub(in crate::front) fn candidates(inventory: &Inventory) -> Vec<(u32, Device)> {
     let limit = inventory.env.get(DeviceKind::Gpu.visible_variable()).filter(|value| *value != "all");
     let named = |gpu: &Gpu| match limit {
         None => Some(gpu.index.to_string()),

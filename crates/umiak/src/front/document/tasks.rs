@@ -22,7 +22,12 @@ const MAX_LINKS: usize = 10_000;
 
 /// Makes the directory, with `command` and `env`. Attempt numbers are unique, so it is empty. `common` are the variables
 /// of all replicas of a step; those of a run's only job are in a file of their own.
-pub(super) fn make(dir: &Path, process: &Process, common: Option<&[Variable]>, known: &Known) -> io::Result<()> {
+pub(in crate::front) fn make(
+    dir: &Path,
+    process: &Process,
+    common: Option<&[Variable]>,
+    known: &Known,
+) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let common = common.map_or_else(|| COMMON.to_owned(), |common| environment(common, known));
     write(&dir.join("env"), 0o600, (common + &environment(&process.env, known)).as_bytes())?;

@@ -1,0 +1,219 @@
+//! What an agent does about orders, ends, and requests of its scheduler.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Asked, Order, StartOrder, Told};
+use crate::facts::Usage;
+use crate::machine::job::AttemptId;
+use crate::model::{Exit, Slot, StopHow};
+
+const SIGTERM: i32 = 15;
+
+/// The state of an agent.
+#[derive(Debug, Default)]
+pub struct Agent {
+    /// Its replicas.
+    seats: BTreeSet<Slot>,
+    live: BTreeSet<AttemptId>,
+    /// Attempts that have ended, also before the scheduler has started the unit again.
+    ended: BTreeSet<AttemptId>,
+    asked: Option<Asked>,
+    is_ending: bool,
+}
+
+/// What an agent does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    Start(Vec<StartOrder>),
+    Stop { how: StopHow, targets: Vec<AttemptId> },
+    Await(AttemptId),
+    Forsake(Vec<AttemptId>),
+    Clear,
+    Tell(Told),
+    End { patient: bool },
+}
+
+impl Agent {
+    /// `ended` are attempts of all agents whose end was told before this agent began.
+    pub fn new(seats: impl IntoIterator<Item = Slot>, ended: BTreeSet<AttemptId>) -> Self {
+        Self { seats: seats.into_iter().collect(), ended, ..Self::default() }
+    }
+
+    pub fn live(&self) -> impl Iterator<Item = AttemptId> + '_ {
+        self.live.iter().copied()
+    }
+
+    pub fn is_live(&self, id: AttemptId) -> bool {
+        self.live.contains(&id)
+    }
+
+    pub fn asked(&self) -> Option<Asked> {
+        self.asked
+    }
+
+    fn own(&self, ids: &[AttemptId]) -> Vec<AttemptId> {
+        ids.iter().filter(|id| self.seats.contains(&id.slot)).copied().collect()
+    }
+
+    /// Follows orders that arrived together. An agent that begins receives all orders of the unit: what they have started,
+    /// ended or replaced meanwhile is not started.
+    pub fn follow(&mut self, orders: Vec<Order>) -> Vec<Act> {
+        let mut newest: BTreeMap<Slot, AttemptId> = BTreeMap::new();
+        let mut stopped: BTreeSet<AttemptId> = BTreeSet::new();
+        for order in &orders {
+            match order {
+                Order::Start(starts) => newest.extend(starts.iter().map(|start| (start.id.slot, start.id))),
+                Order::Stop { targets, .. } => stopped.extend(targets),
+                _ => {}
+            }
+        }
+        orders.into_iter().flat_map(|order| self.follow_one(order, &newest, &stopped)).collect()
+    }
+
+    fn follow_one(
+        &mut self,
+        order: Order,
+        newest: &BTreeMap<Slot, AttemptId>,
+        stopped: &BTreeSet<AttemptId>,
+    ) -> Vec<Act> {
+        match order {
+            Order::Start(starts) => {
+                if self.asked.is_some() || self.is_ending {
+                    return Vec::new();
+                }
+                let is_due = |start: &StartOrder| {
+                    let id = start.id;
+                    self.seats.contains(&id.slot)
+                        && newest.get(&id.slot) == Some(&id)
+                        && !self.ended.contains(&id)
+                        && !self.live.contains(&id)
+                };
+                let due: Vec<StartOrder> = starts.into_iter().filter(is_due).collect();
+                let (unwanted, due): (Vec<_>, Vec<_>) = due.into_iter().partition(|start| stopped.contains(&start.id));
+                let mut acts: Vec<Act> = unwanted.into_iter().map(|start| self.never_started(start.id)).collect();
+                self.live.extend(due.iter().map(|start| start.id));
+                if !due.is_empty() {
+                    acts.push(Act::Start(due));
+                }
+                acts
+            }
+            Order::Stop { how, targets } => {
+                let targets: Vec<_> = targets.into_iter().filter(|id| self.live.contains(id)).collect();
+                if targets.is_empty() { Vec::new() } else { vec![Act::Stop { how, targets }] }
+            }
+            Order::AwaitReady { id } if self.live.contains(&id) => vec![Act::Await(id)],
+            Order::AwaitReady { .. } => Vec::new(),
+            Order::Forsake { targets } => {
+                let targets = self.own(&targets);
+                if targets.is_empty() { Vec::new() } else { vec![Act::Forsake(targets)] }
+            }
+            Order::Clear {} => vec![Act::Clear],
+            Order::End { patient } => {
+                self.is_ending = true;
+                vec![Act::End { patient }]
+            }
+        }
+    }
+
+    fn never_started(&mut self, id: AttemptId) -> Act {
+        self.ended.insert(id);
+        let exit = Exit::Signal { signal: SIGTERM, core_dumped: false };
+        Act::Tell(Told::Ended { id, exit, usage: None, over_limit: false, after: self.asked })
+    }
+
+    /// An attempt has ended.
+    pub fn end(&mut self, id: AttemptId, exit: Exit, usage: Option<Usage>, over_limit: bool) -> Vec<Act> {
+        if !self.live.remove(&id) {
+            return Vec::new();
+        }
+        self.ended.insert(id);
+        let mut acts = vec![Act::Tell(Told::Ended { id, exit, usage, over_limit, after: self.asked })];
+        acts.extend(self.leave());
+        acts
+    }
+
+    /// The scheduler asks the unit to end, or nobody else will: the agent stops its replicas by itself, and leaves.
+    pub fn ask(&mut self, asked: Asked) -> Vec<Act> {
+        self.asked.get_or_insert(asked);
+        let targets: Vec<AttemptId> = self.live().collect();
+        if targets.is_empty() {
+            return self.leave().into_iter().collect();
+        }
+        vec![Act::Stop { how: StopHow::Terminate, targets }]
+    }
+
+    fn leave(&mut self) -> Option<Act> {
+        let is_due = self.asked.is_some() && self.live.is_empty() && !self.is_ending;
+        self.is_ending |= is_due;
+        is_due.then_some(Act::End { patient: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::StepIndex;
+
+    fn id(index: u32, attempt: u32) -> AttemptId {
+        AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt }
+    }
+
+    fn start(ids: &[AttemptId]) -> Order {
+        Order::Start(ids.iter().map(|id| StartOrder { id: *id, of_job: id.attempt, retries: 0 }).collect())
+    }
+
+    fn agent(ended: &[AttemptId]) -> Agent {
+        Agent::new([Slot { role: 0, index: 0 }, Slot { role: 0, index: 1 }], ended.iter().copied().collect())
+    }
+
+    fn started(acts: &[Act]) -> Vec<AttemptId> {
+        acts.iter()
+            .flat_map(|act| match act {
+                Act::Start(starts) => starts.iter().map(|start| start.id).collect(),
+                _ => Vec::new(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_its_own_replicas_are_started() {
+        let acts = agent(&[]).follow(vec![start(&[id(0, 1), id(1, 1), id(2, 1)])]);
+        assert_eq!(started(&acts), [id(0, 1), id(1, 1)]);
+    }
+
+    #[test]
+    fn an_agent_that_begins_again_starts_what_has_not_ended() {
+        let orders = || vec![start(&[id(0, 1), id(1, 1)]), start(&[id(0, 2)])];
+        assert_eq!(started(&agent(&[id(0, 1)]).follow(orders())), [id(1, 1), id(0, 2)]);
+        assert_eq!(started(&agent(&[id(0, 1), id(0, 2)]).follow(orders())), [id(1, 1)]);
+    }
+
+    #[test]
+    fn what_was_stopped_before_it_began_is_reported_as_ended() {
+        let stop = Order::Stop { how: StopHow::Terminate, targets: vec![id(0, 1)] };
+        let acts = agent(&[]).follow(vec![start(&[id(0, 1), id(1, 1)]), stop]);
+        assert_eq!(started(&acts), [id(1, 1)]);
+        assert!(matches!(acts[0], Act::Tell(Told::Ended { id: ended, .. }) if ended == id(0, 1)));
+    }
+
+    #[test]
+    fn asked_by_its_scheduler_it_stops_everything_and_leaves() {
+        let mut agent = agent(&[]);
+        agent.follow(vec![start(&[id(0, 1), id(1, 1)])]);
+        let stop = Act::Stop { how: StopHow::Terminate, targets: vec![id(0, 1), id(1, 1)] };
+        assert_eq!(agent.ask(Asked::Limit), [stop]);
+        let exit = Exit::Code { code: 0 };
+        let told = |id| {
+            Act::Tell(Told::Ended {
+                id,
+                exit: Exit::Code { code: 0 },
+                usage: None,
+                over_limit: false,
+                after: Some(Asked::Limit),
+            })
+        };
+        assert_eq!(agent.end(id(1, 1), exit.clone(), None, false), [told(id(1, 1))]);
+        assert_eq!(agent.end(id(0, 1), exit, None, false), [told(id(0, 1)), Act::End { patient: true }]);
+        assert_eq!(agent.follow(vec![start(&[id(0, 2)])]), [], "the unit is about to end");
+    }
+}

@@ -1,0 +1,388 @@
+//! `umiak agent DIRECTORY`: runs replicas of a unit on a node of a cluster. It is the local engine with another source of
+//! orders: a file instead of a machine. It decides nothing, except when nobody else can.
+//!
+//! | part | in one sentence |
+//! |---|---|
+//! | this file | the loop: orders, ends, signals |
+//! | [`place`] | where the agent is, and where the others are |
+
+mod place;
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+use umiak_core::cluster::agent::{Act, Agent};
+use umiak_core::cluster::{Asked, Beat, Order, Place, Placement, StartOrder, Told, UnitFile};
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::machine::job::AttemptId;
+use umiak_core::mask::Known;
+use umiak_core::model::{Exit, FIRST_ATTEMPT, SpawnError, SpawnStage, StopHow};
+use umiak_core::plan::pool::Pool;
+use umiak_core::plan::{Attempt, Plan};
+use umiak_sys::net::Listeners;
+use umiak_sys::wait::{Signals, readable};
+
+use super::document::tasks;
+use crate::engine::cluster::files::{self, Lines, Tail};
+use crate::engine::local::Local;
+use crate::engine::{Common, Engine as _, EngineNews, Start};
+use crate::host::inventory;
+use crate::secrets;
+
+/// Interval at which files are read that nothing has announced.
+const EVERY: Duration = Duration::from_millis(200);
+/// Intervals at which ports are checked: at first, and at most.
+const CHECKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+/// Time without a sign of the supervisor after which nobody is waited for.
+const FORSAKEN: Duration = Duration::from_secs(60);
+
+const SIGUSR1: i32 = 10;
+/// SIGHUP, SIGINT, SIGQUIT, SIGTERM: the unit is to end; SIGUSR1: its time limit is near.
+const HANDLED: [i32; 5] = [1, 2, 3, SIGUSR1, 15];
+
+/// The exit code after the time limit, if the unit is to be started again.
+pub(crate) const AGAIN: u8 = 75;
+
+/// Runs an agent to its end. The process must have only one thread.
+pub(crate) fn run(directory: &Path) -> Result<u8, Diagnostic> {
+    let signals = Signals::block(&HANDLED).map_err(|error| Diagnostic::failed("block signals", &error))?;
+    let unit: UnitFile = files::read(&directory.join(files::UNIT)).map_err(|error| {
+        Diagnostic::error(Code::E0104, format!("`{}` cannot be read on this node", directory.display()))
+            .row("node", place::node())
+            .row("reason", error.to_string())
+            .hint("`UMIAK_HOME` must be on a file system that all nodes see at the same path")
+    })?;
+    let known = secrets::learn(&unit.submission);
+    let site = place::site(&unit)?;
+    info!(agent = site.number, seats = ?site.own(), "agent");
+    let room = place::memory(&unit);
+    let mut engine = Local::start(unit.submission.wishes.isolate, room)?;
+    let socket = UdpSocket::bind(("0.0.0.0", 0)).and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+    let socket = socket.map_err(|error| Diagnostic::failed("open a socket", &error))?;
+    let (own, pool) = place::lease(&mut engine, &unit, &site, &socket)?;
+    let lines = Lines::new(files::of_agent(directory, site.number));
+    let mut posted =
+        Posted { directory, socket, lines, beat: Beat::default(), beat_at: Instant::now(), number: site.number };
+    posted.tell(&Told::Place(own));
+    posted.flush();
+    let meeting = place::Meeting { directory, site: &site, signals: &signals, posted: &mut posted };
+    let Some(placement) = meeting.wait()? else {
+        engine.end(true);
+        posted.leave(&mut engine);
+        return Ok(0);
+    };
+    let plan = place::plan(&unit, &placement, &site).ok_or_else(|| {
+        Diagnostic::error(Code::E0104, "the places of the agents do not fit the job")
+            .row("agent", site.number.to_string())
+    })?;
+    let seats = site.own().iter().filter_map(|rank| Some(plan.replicas.get(*rank as usize)?.slot));
+    let agent = Agent::new(seats, place::ended(directory, placement.places.len()));
+    engine.share(common(&unit, &plan));
+    let mut running = Running {
+        agent,
+        orders: Tail::new(directory.join(files::ORDERS)),
+        plan,
+        pool,
+        known,
+        unit: &unit,
+        engine,
+        posted,
+        signals,
+        placement,
+        awaited: BTreeMap::new(),
+        kill_at: None,
+        is_over: false,
+    };
+    running.run()?;
+    let is_limit = running.agent.asked() == Some(Asked::Limit);
+    Ok(if is_limit && unit.submission.cluster.slurm.requeue { AGAIN } else { 0 })
+}
+
+/// What every attempt gets in addition to the agent's own environment, in which the scheduler's variables are those of this
+/// node.
+fn common(unit: &UnitFile, plan: &Plan) -> Common {
+    let is_theirs = |name: &str| place::SCHEDULERS.iter().any(|prefix| name.starts_with(prefix));
+    let given = unit.submission.environment.iter().filter(|(name, _)| !is_theirs(name));
+    let given = given.map(|(name, value)| (name.clone(), value.clone()));
+    let stop = plan.job.policy.stop.grace;
+    Common {
+        unset: vec![place::TASKS.to_owned()],
+        set: given.chain(plan.common.iter().cloned()).collect(),
+        rotate: None,
+        grace: plan.job.roles.iter().filter_map(|role| role.grace).chain([stop]).max().unwrap_or(stop),
+    }
+}
+
+/// What an agent tells its supervisor, and what it knows of it.
+pub(super) struct Posted<'a> {
+    directory: &'a Path,
+    socket: UdpSocket,
+    lines: Lines,
+    beat: Beat,
+    /// When the supervisor was last seen to be alive.
+    beat_at: Instant,
+    number: usize,
+}
+
+impl Posted<'_> {
+    pub(super) fn tell(&mut self, told: &Told) {
+        self.lines.add(told);
+    }
+
+    /// Writes what was told, and wakes the supervisor.
+    pub(super) fn flush(&mut self) {
+        if self.lines.is_written() {
+            return;
+        }
+        self.look();
+        if self.lines.write() {
+            for address in &self.beat.wake {
+                let _ = self.socket.send_to(&(self.number as u32).to_le_bytes(), address);
+            }
+        }
+    }
+
+    /// Reads the sign of the supervisor.
+    fn look(&mut self) {
+        if let Ok(beat) = files::read::<Beat>(&self.directory.join(files::SUPERVISOR))
+            && beat != self.beat
+        {
+            (self.beat, self.beat_at) = (beat, Instant::now());
+        }
+    }
+
+    /// True if there has been no sign of the supervisor for long.
+    pub(super) fn is_forsaken(&mut self) -> bool {
+        if self.beat_at.elapsed() < FORSAKEN / 4 {
+            return false;
+        }
+        self.look();
+        self.beat_at.elapsed() >= FORSAKEN
+    }
+
+    fn drain(&self) {
+        let mut bytes = [0; 16];
+        while self.socket.recv_from(&mut bytes).is_ok() {}
+    }
+
+    /// Waits until nothing is left of the engine, and says so.
+    fn leave(&mut self, engine: &mut Local) {
+        while let Some(watched) = engine.watch() {
+            let _ = readable(&[watched], Some(EVERY));
+            for news in engine.news() {
+                if let EngineNews::Swept(swept) = news {
+                    self.tell(&Told::Left { stopped: swept.stopped, remaining: swept.remaining });
+                    return self.flush();
+                }
+            }
+        }
+    }
+}
+
+struct Running<'a> {
+    agent: Agent,
+    orders: Tail,
+    plan: Plan,
+    pool: Pool,
+    known: Known,
+    unit: &'a UnitFile,
+    engine: Local,
+    posted: Posted<'a>,
+    signals: Signals,
+    placement: Placement,
+    /// Attempts whose ports are awaited, the next check, and the pause after it.
+    awaited: BTreeMap<AttemptId, (Instant, Duration)>,
+    kill_at: Option<Instant>,
+    is_over: bool,
+}
+
+impl Running<'_> {
+    fn run(&mut self) -> Result<(), Diagnostic> {
+        while !self.is_over {
+            let orders: Vec<Order> = self.orders.read();
+            let acts = self.agent.follow(orders);
+            self.act(acts);
+            self.check_ports();
+            if self.kill_at.is_some_and(|at| at <= Instant::now()) {
+                self.kill_at = None;
+                let targets: Vec<AttemptId> = self.agent.live().collect();
+                self.engine.stop(&targets, StopHow::Kill);
+            }
+            if self.agent.asked().is_none() && self.posted.is_forsaken() && self.is_decided() {
+                warn!("no supervisor, and nothing to wait for");
+                self.ask(Asked::End);
+            }
+            self.posted.flush();
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), Diagnostic> {
+        let next = self.awaited.values().map(|(at, _)| *at).chain(self.kill_at).min();
+        let timeout = next.map_or(EVERY, |at| at.saturating_duration_since(Instant::now()).min(EVERY));
+        let (heard, news) = {
+            let mut fds = vec![self.signals.as_fd(), self.posted.socket.as_fd()];
+            fds.extend(self.engine.watch());
+            let ready = readable(&fds, Some(timeout)).map_err(|error| Diagnostic::failed("wait for events", &error))?;
+            (ready[0], ready.get(2).copied().unwrap_or(false))
+        };
+        self.posted.drain();
+        if news {
+            for news in self.engine.news() {
+                self.hear(news);
+            }
+        }
+        if heard {
+            for signal in self.signals.read() {
+                info!(signal, "signal");
+                self.ask(if signal == SIGUSR1 { Asked::Limit } else { Asked::End });
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, asked: Asked) {
+        let acts = self.agent.ask(asked);
+        self.kill_at.get_or_insert(Instant::now() + self.plan.job.policy.stop.grace);
+        self.act(acts);
+    }
+
+    /// True if the end of the job is decided, as far as the agents have told: a replica has failed, or all that decide have
+    /// ended.
+    fn is_decided(&self) -> bool {
+        let ends = place::ends(self.posted.directory, self.placement.places.len());
+        let decides = |slot| self.plan.role(slot).completion.decides;
+        let has_failed = ends.iter().any(|(id, exit)| decides(id.slot) && !exit.is_success());
+        let mut deciding = self.plan.replicas.iter().filter(|replica| decides(replica.slot));
+        has_failed || deciding.all(|replica| ends.keys().any(|id| id.slot == replica.slot))
+    }
+
+    fn act(&mut self, acts: Vec<Act>) {
+        for act in acts {
+            match act {
+                Act::Start(starts) => self.start(&starts),
+                Act::Stop { how, targets } => self.engine.stop(&targets, how),
+                Act::Await(id) => {
+                    self.awaited.insert(id, (Instant::now(), CHECKS.0));
+                }
+                Act::Forsake(targets) => self.engine.forsake(&targets),
+                Act::Clear => self.engine.clear(true),
+                Act::Tell(told) => self.posted.tell(&told),
+                Act::End { patient } => self.engine.end(patient),
+            }
+        }
+    }
+
+    fn hear(&mut self, news: EngineNews) {
+        match news {
+            EngineNews::Started { id, instance } => {
+                self.posted.tell(&Told::Started { id, pid: instance.pid.unwrap_or_default() });
+            }
+            EngineNews::Ended { id, exit, usage, over_limit } => {
+                self.awaited.remove(&id);
+                self.pool.give_back(id.slot);
+                let acts = self.agent.end(id, exit, usage, over_limit);
+                self.act(acts);
+            }
+            EngineNews::Cleared(swept) => {
+                self.posted.tell(&Told::Cleared { stopped: swept.stopped, remaining: swept.remaining });
+            }
+            EngineNews::Swept(swept) => {
+                self.posted.tell(&Told::Left { stopped: swept.stopped, remaining: swept.remaining });
+                self.posted.flush();
+                self.is_over = true;
+            }
+            EngineNews::Lost { why, .. } => {
+                warn!(?why, "the guardian was killed");
+                let live: Vec<AttemptId> = self.agent.live().collect();
+                for id in live {
+                    self.hear(EngineNews::Ended { id, exit: Exit::Lost, usage: None, over_limit: false });
+                }
+            }
+            EngineNews::Ready { .. } | EngineNews::Output { .. } | EngineNews::Pending { .. } => {}
+        }
+    }
+
+    fn start(&mut self, starts: &[StartOrder]) {
+        let mut ready = Vec::new();
+        for start in starts {
+            match self.prepared(start) {
+                Ok(start) => ready.push(start),
+                Err(exit) => {
+                    self.pool.give_back(start.id.slot);
+                    let acts = self.agent.end(start.id, exit, None, false);
+                    self.act(acts);
+                }
+            }
+        }
+        if !ready.is_empty() {
+            self.engine.start(&self.plan, ready);
+        }
+    }
+
+    /// An attempt with its directories.
+    fn prepared(&mut self, start: &StartOrder) -> Result<Start, Exit> {
+        let StartOrder { id, of_job, retries } = *start;
+        let resources = self.plan.role(id.slot).work.resources;
+        let given = self
+            .pool
+            .take(id.slot, resources)
+            .ok_or_else(|| Exit::NoRoom { reason: format!("{} has too few free GPUs", self.place().node) })?;
+        let attempt = Attempt { slot: id.slot, number: id.attempt, of_job, retries, given: &given };
+        let mut process = self.plan.process(&attempt);
+        process.is_secret = process.shell_line().is_some_and(|line| secrets::are_in(&line.to_string_lossy()));
+        process.inherit_stdin = false;
+        let environment = &self.unit.submission.environment;
+        process.program = place::program(&self.plan, id.slot, environment).map_err(|reason| {
+            const ENOENT: i32 = 2;
+            Exit::Spawn(SpawnError { doing: SpawnStage::Execute, errno: ENOENT, reason })
+        })?;
+        let replica = self.plan.at(id.slot).expect("a replica of the plan");
+        let failed = |error: std::io::Error| {
+            let (errno, reason) = (error.raw_os_error().unwrap_or(0), error.to_string());
+            Exit::Spawn(SpawnError { doing: SpawnStage::MakeDirectory, errno, reason })
+        };
+        if let Some(dir) = self.plan.attempt_dir(replica, id.attempt) {
+            tasks::make(&dir, &process, Some(&self.plan.common), &self.known).map_err(failed)?;
+        }
+        if let Some(membership) = replica.member {
+            umiak_sys::files::make_directory(&self.plan.meeting_dir(membership.group, of_job)).map_err(failed)?;
+            if of_job > FIRST_ATTEMPT && id.slot.index == 0 {
+                let _ = std::fs::remove_dir_all(self.plan.meeting_dir(membership.group, of_job - 1));
+            }
+        }
+        Ok(Start { id, process, bound: false })
+    }
+
+    fn place(&self) -> &Place {
+        &self.placement.places[self.posted.number]
+    }
+
+    /// Reports attempts that listen on all their ports.
+    fn check_ports(&mut self) {
+        let now = Instant::now();
+        if self.awaited.values().all(|(at, _)| *at > now) {
+            return;
+        }
+        let listeners = Listeners::read();
+        let mut ready = Vec::new();
+        for (id, (at, pause)) in &mut self.awaited {
+            let Some(replica) = self.plan.at(id.slot) else { continue };
+            let mut ports = replica.ports.iter().flat_map(|(_, ports)| ports);
+            // They are leased to it, whatever address it listens on.
+            if ports.all(|port| listeners.accepts(None, port.get())) {
+                ready.push(*id);
+            }
+            (*at, *pause) = (now + *pause, (*pause * 2).min(CHECKS.1));
+        }
+        for id in ready {
+            self.awaited.remove(&id);
+            self.posted.tell(&Told::Ready { id });
+        }
+    }
+}

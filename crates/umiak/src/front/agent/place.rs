@@ -1,0 +1,209 @@
+//! Where an agent is: its number, its node, its leases; and how it learns where the others are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use umiak_core::cluster::seats::seats;
+use umiak_core::cluster::{Order, Place, Placement, Told, UnitFile};
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::machine::job::AttemptId;
+use umiak_core::model::{Exit, Slot, Workload};
+use umiak_core::plan::pool::Pool;
+use umiak_core::plan::{Plan, nodes};
+use umiak_sys::memory::MemoryCgroup;
+use umiak_sys::ports::{LeaseRequest, PortRange};
+use umiak_sys::wait::{Signals, readable};
+
+use super::Posted;
+use crate::engine::cluster::files::{self, Tail};
+use crate::engine::local::Local;
+use crate::engine::{Engine as _, NotLeased};
+use crate::front::document::needs::too_few_ports;
+use crate::front::document::site::candidates;
+use crate::host::inventory::{self, Extras};
+
+/// The tasks on each node of the allocation, from the script of Slurm.
+pub(super) const TASKS: &str = "UMIAK_TASKS";
+/// Variables that schedulers set for the processes they start.
+pub(super) const SCHEDULERS: [&str; 8] = ["SLURM", "SBATCH_", "SRUN_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL"];
+
+/// Pauses between two looks for the others: at first, and at most.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
+
+/// The name of this node in its cluster.
+pub(super) fn node() -> String {
+    std::env::var("SLURMD_NODENAME").unwrap_or_else(|_| umiak_sys::host::name())
+}
+
+/// The number of an agent, and the replicas of all, by rank.
+pub(super) struct Site {
+    pub(super) number: usize,
+    pub(super) seats: Vec<Vec<u32>>,
+    /// How often the scheduler has started the unit again.
+    pub(super) again: u32,
+}
+
+impl Site {
+    pub(super) fn own(&self) -> &[u32] {
+        self.seats.get(self.number).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn number_in<T: std::str::FromStr>(name: &str) -> Option<T> {
+    std::env::var(name).ok()?.trim().parse().ok()
+}
+
+pub(super) fn site(unit: &UnitFile) -> Result<Site, Diagnostic> {
+    let names: &[&str] = match unit.engine.as_str() {
+        "slurm" => &["SLURM_PROCID"],
+        _ => &["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"],
+    };
+    let number = names.iter().find_map(|name| number_in(name));
+    let number = number.ok_or_else(|| {
+        Diagnostic::error(Code::E0104, "an agent is started by its engine, not by hand")
+            .row("variable", names.join(", "))
+    })?;
+    let tasks = std::env::var(TASKS).unwrap_or_default();
+    let seats = seats(&unit.job, &unit.seating, &tasks).map_err(|reason| {
+        Diagnostic::error(Code::E0104, "the allocation does not fit the job").row("reason", reason)
+    })?;
+    Ok(Site { number, seats, again: number_in("SLURM_RESTART_COUNT").unwrap_or(0) })
+}
+
+/// The cgroup for memory limits, if a role has one and they can be set here.
+pub(super) fn memory(unit: &UnitFile) -> Option<MemoryCgroup> {
+    let is_wanted = unit.job.roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
+    is_wanted.then(|| MemoryCgroup::create(&unit.place.run).ok()).flatten()
+}
+
+/// Leases what its replicas need on this node.
+pub(super) fn lease(
+    engine: &mut Local,
+    unit: &UnitFile,
+    site: &Site,
+    socket: &UdpSocket,
+) -> Result<(Place, Pool), Diagnostic> {
+    let inventory = inventory::gather(inventory::environment(), Extras::default());
+    let count = u16::try_from(unit.ports(site.own())).unwrap_or(u16::MAX);
+    let ports = if count == 0 {
+        Vec::new()
+    } else {
+        let request = LeaseRequest { count, range: PortRange::Anywhere, address: None, seed: fastrand::u64(..) };
+        let leased = engine.lease_ports(unit.step, request).map_err(|error| match error {
+            NotLeased::TooFew(error) => too_few_ports(&error),
+            NotLeased::Lost(diagnostic) => *diagnostic,
+        })?;
+        leased.ports
+    };
+    let mut rank = 0;
+    let mut gpus = 0;
+    for role in &unit.job.roles {
+        let own = (rank..rank + role.replicas).filter(|rank| site.own().contains(rank)).count() as u32;
+        gpus += own * role.work.resources.gpus;
+        rank += role.replicas;
+    }
+    let devices = if gpus > 0 { engine.lease_devices(unit.step, &candidates(&inventory), gpus)? } else { Vec::new() };
+    let node = node();
+    let address = address(&node, &inventory.addresses);
+    let wake = SocketAddr::new(address, socket.local_addr().map_or(0, |local| local.port()));
+    Ok((Place { again: site.again, node, address, ports, wake }, Pool::new(devices, None)))
+}
+
+/// The address at which the others reach this node: that of its name, else the most likely one.
+fn address(node: &str, own: &[umiak_core::plan::Address]) -> IpAddr {
+    let of_name = (node, 0).to_socket_addrs().ok().into_iter().flatten().map(|address| address.ip());
+    let mut usable = of_name.filter(|ip| !ip.is_loopback() && own.iter().any(|own| own.ip == *ip));
+    usable.next().unwrap_or_else(|| nodes::likely_address(own))
+}
+
+/// The wait for all agents.
+pub(super) struct Meeting<'a, 'b> {
+    pub(super) directory: &'a Path,
+    pub(super) site: &'a Site,
+    pub(super) signals: &'a Signals,
+    pub(super) posted: &'a mut Posted<'b>,
+}
+
+impl Meeting<'_, '_> {
+    /// Returns `None` if the unit ends before all are there.
+    pub(super) fn wait(self) -> Result<Option<Placement>, Diagnostic> {
+        let mut orders = Tail::new(self.directory.join(files::ORDERS));
+        let mut tails: Vec<Tail> =
+            (0..self.site.seats.len()).map(|agent| Tail::new(files::of_agent(self.directory, agent))).collect();
+        let mut places: Vec<Option<Place>> = vec![None; tails.len()];
+        let begun = Instant::now();
+        loop {
+            if self.site.number == 0 {
+                for (place, tail) in places.iter_mut().zip(&mut tails).filter(|(place, _)| place.is_none()) {
+                    let told = tail.read::<Told>().into_iter();
+                    *place = told.fold(None, |last, told| match told {
+                        Told::Place(place) if place.again == self.site.again => Some(place),
+                        _ => last,
+                    });
+                }
+                if places.iter().all(Option::is_some) {
+                    let places = places.into_iter().flatten().collect();
+                    let placement = Placement { again: self.site.again, seats: self.site.seats.clone(), places };
+                    files::replace(&self.directory.join(files::PLACEMENT), &placement)
+                        .map_err(|error| Diagnostic::failed("write the places of all agents", &error))?;
+                    return Ok(Some(placement));
+                }
+            } else if let Ok(placement) = files::read::<Placement>(&self.directory.join(files::PLACEMENT))
+                && placement.again == self.site.again
+            {
+                return Ok(Some(placement));
+            }
+            let is_ended = orders.read::<Order>().iter().any(|order| matches!(order, Order::End { .. }));
+            let pause = (begun.elapsed() / 8).clamp(LOOKS.0, LOOKS.1);
+            let heard = readable(&[self.signals.as_fd()], Some(pause));
+            let heard = heard.map_err(|error| Diagnostic::failed("wait for events", &error))?;
+            if is_ended || heard[0] || self.posted.is_forsaken() {
+                return Ok(None);
+            }
+            self.posted.flush();
+        }
+    }
+}
+
+/// The plan with the places of all agents. Threads are those of this node.
+pub(super) fn plan(unit: &UnitFile, placement: &Placement, site: &Site) -> Option<Plan> {
+    let mut plan = unit.placed(placement)?;
+    if placement.places.get(site.number).is_none() {
+        return None;
+    }
+    let own = site.own().len().max(1);
+    plan.threads = plan.threads.map(|_| (umiak_sys::host::cpus() / own).max(1) as u32);
+    Some(plan)
+}
+
+/// The program of a replica, looked up on this node.
+pub(super) fn program(plan: &Plan, slot: Slot, environment: &BTreeMap<String, String>) -> Result<PathBuf, String> {
+    let work = &plan.role(slot).work;
+    let word = &work.command[0];
+    if word.contains('/') {
+        let start = work.dir.as_ref().map_or_else(|| plan.directory.clone(), |dir| plan.directory.join(dir));
+        return Ok(start.join(word));
+    }
+    let own = work.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+    let path = own.or(environment.get("PATH").map(String::as_str)).unwrap_or("/usr/bin:/bin");
+    inventory::on_path(word.as_ref(), path.as_ref())
+        .ok_or_else(|| format!("`{word}` is not on the `PATH` of {}", node()))
+}
+
+/// The ends that all agents have told.
+pub(super) fn ends(directory: &Path, agents: usize) -> BTreeMap<AttemptId, Exit> {
+    let told = (0..agents).flat_map(|agent| Tail::new(files::of_agent(directory, agent)).read::<Told>());
+    told.filter_map(|told| match told {
+        Told::Ended { id, exit, after: None, .. } => Some((id, exit)),
+        _ => None,
+    })
+    .collect()
+}
+
+/// Attempts that have ended by themselves, whoever ran them.
+pub(super) fn ended(directory: &Path, agents: usize) -> BTreeSet<AttemptId> {
+    ends(directory, agents).into_keys().collect()
+}
