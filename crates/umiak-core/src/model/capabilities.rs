@@ -27,6 +27,8 @@ pub enum Unit {
     Replica,
     /// All replicas that start together: some of them cannot restart while the rest keeps running.
     Gang,
+    /// Each replica separately, inside an allocation that has room for all.
+    Allocation,
 }
 
 /// How the host of a replica is written before the replica runs.
@@ -36,6 +38,8 @@ pub enum Hosts {
     Addresses,
     /// A name, which the cluster resolves once the replica runs.
     Names,
+    /// Known once the allocation exists.
+    Placed,
 }
 
 /// The destination of a replica's output.

@@ -1,7 +1,8 @@
 //! Features of a job that an engine does not support, found before anything starts.
 
+use super::value::contracts;
 use crate::diag::{Code, Diagnostic};
-use crate::model::{Capabilities, Job, Scope, Unit};
+use crate::model::{Capabilities, Contract, Job, Role, Scope, Unit};
 
 /// All reasons why this engine cannot run this job.
 pub fn capable(job: &Job, engine: &str, can: Capabilities) -> Vec<Diagnostic> {
@@ -13,7 +14,8 @@ pub fn capable(job: &Job, engine: &str, can: Capabilities) -> Vec<Diagnostic> {
     if can.unit == Unit::Replica {
         return hosted.into_iter().collect();
     }
-    let restarted = job.roles.iter().filter(|role| role.restart.rule.max > 0).map(|role| {
+    let is_apart = |role: &&Role| can.unit == Unit::Gang && role.restart.rule.max > 0;
+    let restarted = job.roles.iter().filter(is_apart).map(|role| {
         let what = match role.restart.scope {
             Scope::Replica => "single replicas",
             Scope::Role => "a role by itself",
@@ -28,7 +30,16 @@ pub fn capable(job: &Job, engine: &str, can: Capabilities) -> Vec<Diagnostic> {
             .row("reason", "the engine starts all replicas together, or none")
             .hint("remove `gang: false`: replicas wait in the engine's queue until there is room for all")
     });
-    restarted.chain(apart).chain(hosted).collect()
+    let leader = (can.unit == Unit::Allocation)
+        .then(|| job.roles.iter().find(|role| contracts(job, role).contains(&Contract::Mpi)))
+        .flatten();
+    let nested = leader.map(|role| {
+        Diagnostic::error(Code::J0030, format!("engine `{engine}` cannot run jobs of the framework `mpi`"))
+            .row("role", role.name.to_string())
+            .row("reason", "their launcher starts ranks on its workers with an `mpirun` of its own")
+            .hint("`--engine local` runs them; for `--engine mpi`, give the ranks' command to one role without `mpi`")
+    });
+    restarted.chain(apart).chain(nested).chain(hosted).collect()
 }
 
 #[cfg(test)]
@@ -36,7 +47,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::model::{Hosts, JobId, OutputSource, Policy, Role, RoleName};
+    use crate::model::{Hosts, JobId, OutputSource, Policy, RoleName};
 
     fn job(change: impl FnOnce(&mut Job)) -> Job {
         let role = Role::new(RoleName::new("trainer").unwrap(), 2);
@@ -85,6 +96,33 @@ mod tests {
         hint: remove `gang: false`: replicas wait in the engine's queue until there is room for all
         ");
         assert_eq!(capable(&all, "local", can(Unit::Replica)), []);
+    }
+
+    #[test]
+    fn an_allocation_restarts_replicas_and_keeps_its_gang() {
+        let restarted = job(|job| job.roles[0].restart.rule.max = 2);
+        assert_eq!(capable(&restarted, "slurm", can(Unit::Allocation)), []);
+        let all = job(|job| {
+            job.policy.gang = false;
+            job.agent_store = true;
+            job.contracts = vec![Contract::Mpi];
+        });
+        let text: Vec<String> =
+            capable(&all, "slurm", can(Unit::Allocation)).iter().map(Diagnostic::to_plain).collect();
+        insta::assert_snapshot!(text.join("\n"), @r"
+        error[J0030]: engine `slurm` cannot run with `policy: {gang: false}`
+          reason  the engine starts all replicas together, or none
+        hint: remove `gang: false`: replicas wait in the engine's queue until there is room for all
+
+        error[J0030]: engine `slurm` cannot run jobs of the framework `mpi`
+          role    trainer
+          reason  their launcher starts ranks on its workers with an `mpirun` of its own
+        hint: `--engine local` runs them; for `--engine mpi`, give the ranks' command to one role without `mpi`
+
+        error[J0030]: engine `slurm` cannot run with `store: agent`
+          reason  its replicas run elsewhere, and may not reach this host
+        hint: remove `store: agent`: then the first rank hosts the store
+        ");
     }
 
     #[test]

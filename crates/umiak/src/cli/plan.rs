@@ -73,7 +73,7 @@ pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done 
     let engine = EngineKind::parse(&submission.engine)?;
     // Held until we exit, so that the addresses shown are free.
     let (hosts, _blocks) = match engine.capabilities().hosts {
-        Hosts::Names => (document::names(job), Vec::new()),
+        Hosts::Names | Hosts::Placed => (document::names(job), Vec::new()),
         Hosts::Addresses => {
             let (addresses, blocks) = umiak_sys::addresses::lease(needed.addresses, fastrand::u64(..));
             if (addresses.len() as u32) < needed.addresses {

@@ -163,7 +163,7 @@ impl JobDriver<'_> {
         let can = self.engine.kind().capabilities();
         let together = match can.unit {
             Unit::Replica => TOGETHER,
-            Unit::Gang => usize::MAX,
+            Unit::Gang | Unit::Allocation => usize::MAX,
         };
         if self.core.job.machine.attempt() > FIRST_ATTEMPT {
             self.core.job.now.attempt_started.get_or_insert_with(Instant::now);

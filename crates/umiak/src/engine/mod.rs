@@ -255,20 +255,24 @@ pub enum EngineKind {
     Local,
     Mock,
     MockCluster,
+    Slurm,
+    Mpi,
 }
 
 /// Planned engines.
-const LATER: &[&str] = &["container", "slurm", "mpi", "kubernetes", "paddlecloud"];
+const LATER: &[&str] = &["container", "kubernetes", "paddlecloud"];
 
 impl EngineKind {
     /// All engines.
-    pub const ALL: [Self; 3] = [Self::Local, Self::Mock, Self::MockCluster];
+    pub const ALL: [Self; 5] = [Self::Local, Self::Mock, Self::MockCluster, Self::Slurm, Self::Mpi];
 
     pub(crate) fn parse(word: &str) -> Result<Self, Diagnostic> {
         match word {
             "local" => Ok(Self::Local),
             "mock" => Ok(Self::Mock),
             "mock-cluster" => Ok(Self::MockCluster),
+            "slurm" => Ok(Self::Slurm),
+            "mpi" => Ok(Self::Mpi),
             _ if LATER.contains(&word) => {
                 Err(Diagnostic::error(Code::L0003, format!("the engine `{word}` is not supported yet"))
                     .hint("`--engine local` runs on this host"))
@@ -277,7 +281,9 @@ impl EngineKind {
                 let error = Diagnostic::error(Code::L0001, format!("unknown engine `{word}`"));
                 Err(match nearest(word, Self::ALL.map(Self::word).into_iter().chain(LATER.iter().copied())) {
                     Some(near) => error.hint(format!("did you mean `{near}`?")),
-                    None => error.hint("the engines are `local` (this host), `mock` and `mock-cluster` (simulated)"),
+                    None => error.hint(
+                        "the engines are `local` (this host), `slurm`, `mpi`, `mock` and `mock-cluster` (simulated)",
+                    ),
                 })
             }
         }
@@ -288,6 +294,8 @@ impl EngineKind {
             Self::Local => "local",
             Self::Mock => "mock",
             Self::MockCluster => "mock-cluster",
+            Self::Slurm => "slurm",
+            Self::Mpi => "mpi",
         }
     }
 
@@ -309,6 +317,15 @@ impl EngineKind {
                 hosts: Hosts::Names,
                 output: OutputSource::Streams,
                 adoption: true,
+                suspend: false,
+                stdin: false,
+                here: false,
+            },
+            Self::Slurm | Self::Mpi => Capabilities {
+                unit: Unit::Allocation,
+                hosts: Hosts::Placed,
+                output: OutputSource::Files,
+                adoption: self == Self::Slurm,
                 suspend: false,
                 stdin: false,
                 here: false,

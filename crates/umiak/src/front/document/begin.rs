@@ -264,6 +264,10 @@ fn start_engine(
         EngineKind::Local => Box::new(Local::start(wishes.isolate, room)?),
         EngineKind::Mock => Box::new(Mock::new().map_err(not_started)?),
         EngineKind::MockCluster => Box::new(MockCluster::new(run.path(), run.id().to_string()).map_err(not_started)?),
+        EngineKind::Slurm | EngineKind::Mpi => {
+            let message = format!("the engine `{}` is not built yet", kind.word());
+            return Err(Diagnostic::error(Code::L0003, message).hint("`--engine local` runs on this host"));
+        }
     })
 }
 

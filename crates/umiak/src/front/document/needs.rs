@@ -11,7 +11,7 @@ use crate::engine::{Engine, NotLeased, no_sockets, reserved_by};
 pub(super) fn lease(engine: &mut dyn Engine, step: StepIndex, job: &Job, needs: &Needs) -> Result<Granted, Diagnostic> {
     let request = ports(needs)?;
     let hosts = match engine.kind().capabilities().hosts {
-        Hosts::Names => document::names(job),
+        Hosts::Names | Hosts::Placed => document::names(job),
         Hosts::Addresses => {
             let addresses = engine.lease_addresses(step, needs.addresses)?;
             addresses.into_iter().map(Host::Address).collect()

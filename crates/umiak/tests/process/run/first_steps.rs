@@ -59,7 +59,7 @@ fn mistakes() {
         ("run bare.yaml", 127, &["hint: there is a file of that name: `chmod +x train.sh` and write `./train.sh`"]),
         ("job.yaml", 2, &["there is no command `job.yaml`", "hint: to run a document, write `umiak run job.yaml`"]),
         ("run job.yaml --engine mok", 2, &["hint: did you mean `mock`?"]),
-        ("run job.yaml --engine slurm", 2, &["the engine `slurm` is not supported yet"]),
+        ("run job.yaml --engine container", 2, &["the engine `container` is not supported yet"]),
         ("run job.yaml --engin mock", 2, &["--engine"]),
         ("run job.yaml -p epochs=3", 2, &["has no parameter `epochs`"]),
         ("run job.yaml -p epochs", 2, &["write NAME=VALUE"]),
