@@ -18,6 +18,12 @@ impl ClusterOptions {
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Adds options that win over these.
+    pub fn add(&mut self, over: &Self) {
+        self.slurm.add(&over.slurm);
+        self.mpi.add(&over.mpi);
+    }
 }
 
 /// How a job is submitted to Slurm.
@@ -42,6 +48,16 @@ pub struct SlurmOptions {
 }
 
 impl SlurmOptions {
+    fn add(&mut self, over: &Self) {
+        let Self { native, direct, requeue, warning, umiak } = over;
+        self.native.retain(|(name, _)| native.iter().all(|(other, _)| other != name));
+        self.native.extend(native.iter().cloned());
+        self.direct |= direct;
+        self.requeue |= requeue;
+        self.warning = warning.or(self.warning);
+        self.umiak = umiak.clone().or(self.umiak.take());
+    }
+
     /// The value of a native option, as it applies.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.native.iter().rev().find(|(given, _)| given == name).and_then(|(_, value)| value.as_deref())
@@ -63,4 +79,16 @@ pub struct MpiOptions {
     /// The umiak program on the hosts; when omitted, the path of the one that starts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub umiak: Option<PathBuf>,
+}
+
+impl MpiOptions {
+    fn add(&mut self, over: &Self) {
+        let Self { launcher, hosts, arguments, umiak } = over;
+        self.launcher = launcher.clone().or(self.launcher.take());
+        if !hosts.is_empty() {
+            self.hosts.clone_from(hosts);
+        }
+        self.arguments.extend(arguments.iter().cloned());
+        self.umiak = umiak.clone().or(self.umiak.take());
+    }
 }

@@ -5,6 +5,7 @@
 mod capabilities;
 mod cluster;
 mod dialect;
+mod engine;
 mod etcd;
 mod exit;
 mod framework;
@@ -23,6 +24,7 @@ mod whose;
 pub use capabilities::{Capabilities, Hosts, OutputSource, Unit};
 pub use cluster::{ClusterOptions, MpiOptions, SlurmOptions};
 pub use dialect::{ExitCodes, Generation, OutputMode, Show};
+pub use engine::{EngineChoice, EngineKind};
 pub use etcd::{EtcdEndpoint, EtcdOptions, EtcdTls, EtcdUser, InvalidEtcdEndpoint};
 pub use exit::{Classed, Exit, ExitClass, SpawnError, SpawnStage, signal_name};
 pub use framework::Framework;

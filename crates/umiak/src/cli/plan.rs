@@ -9,7 +9,7 @@ use umiak_core::model::{Host, Hosts, Port, Workload};
 use umiak_core::plan::PipelinePlan;
 use umiak_core::plan::document::{self, Granted, RunPlace};
 
-use crate::engine::EngineKind;
+use crate::engine;
 use crate::engine::local::too_few_addresses;
 use crate::front::document::needs;
 use crate::front::document::submit::check_variables;
@@ -70,7 +70,7 @@ pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done 
         return Err(Diagnostic::error(Code::L0001, "`--graph` draws pipelines: this document is one job"));
     }
     let needed = document::needs(job);
-    let engine = EngineKind::parse(&submission.engine)?;
+    let engine = engine::kind(&submission.engine)?;
     // Held until we exit, so that the addresses shown are free.
     let (hosts, _blocks) = match engine.capabilities().hosts {
         Hosts::Names | Hosts::Placed => (document::names(job), Vec::new()),

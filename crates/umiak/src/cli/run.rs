@@ -18,7 +18,7 @@ use umiak_core::plan::document::{Chosen, Submission};
 use umiak_core::plan::{Wishes, capable};
 
 use crate::driver::{Talk, short_signal, stop};
-use crate::engine::EngineKind;
+use crate::engine::{self, EngineKind};
 use crate::front::document::begin::{self, Beginning, Early};
 use crate::front::document::detach::{self, NotBegun, Said};
 use crate::front::document::submit;
@@ -312,7 +312,7 @@ pub(super) struct CloudSubmission {
 /// Reads and parses the document.
 pub(super) fn ready(what: &What) -> Result<Ready, Vec<Diagnostic>> {
     let one = |diagnostic| vec![diagnostic];
-    let engine = what.placing.engine.as_deref().map(EngineKind::parse).transpose().map_err(one)?;
+    let engine = what.placing.engine.as_deref().map(engine::kind).transpose().map_err(one)?;
     let (files, python) = if let Some(Submitted { backend, interpreter }) = &what.submitted {
         let python = python(interpreter.as_deref()).map_err(one)?;
         (Files::submitted(&what.file, backend.as_deref(), python.as_ref())?, python)

@@ -25,8 +25,8 @@ use std::time::Duration;
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
-pub use umiak_core::model::Capabilities;
-use umiak_core::model::{Device, Exit, Hosts, Instance, OutputSource, StepIndex, StopHow, Unit};
+pub use umiak_core::model::{Capabilities, EngineKind};
+use umiak_core::model::{Device, Exit, Instance, StepIndex, StopHow};
 use umiak_core::plan::{Plan, Process};
 use umiak_sys::holders::LeaseHolder;
 use umiak_sys::logger::Rotate;
@@ -249,89 +249,22 @@ pub(crate) trait Engine {
     fn end(&mut self, patient: bool);
 }
 
-/// The value of `--engine`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EngineKind {
-    Local,
-    Mock,
-    MockCluster,
-    Slurm,
-    Mpi,
-}
-
-/// Planned engines.
-const LATER: &[&str] = &["container", "kubernetes", "paddlecloud"];
-
-impl EngineKind {
-    /// All engines.
-    pub const ALL: [Self; 5] = [Self::Local, Self::Mock, Self::MockCluster, Self::Slurm, Self::Mpi];
-
-    pub(crate) fn parse(word: &str) -> Result<Self, Diagnostic> {
-        match word {
-            "local" => Ok(Self::Local),
-            "mock" => Ok(Self::Mock),
-            "mock-cluster" => Ok(Self::MockCluster),
-            "slurm" => Ok(Self::Slurm),
-            "mpi" => Ok(Self::Mpi),
-            _ if LATER.contains(&word) => {
-                Err(Diagnostic::error(Code::L0003, format!("the engine `{word}` is not supported yet"))
-                    .hint("`--engine local` runs on this host"))
-            }
-            _ => {
-                let error = Diagnostic::error(Code::L0001, format!("unknown engine `{word}`"));
-                Err(match nearest(word, Self::ALL.map(Self::word).into_iter().chain(LATER.iter().copied())) {
-                    Some(near) => error.hint(format!("did you mean `{near}`?")),
-                    None => error.hint(
-                        "the engines are `local` (this host), `slurm`, `mpi`, `mock` and `mock-cluster` (simulated)",
-                    ),
-                })
-            }
-        }
+/// The engine of this kind.
+pub(crate) fn kind(word: &str) -> Result<EngineKind, Diagnostic> {
+    if let Some(kind) = EngineKind::named(word) {
+        return Ok(kind);
     }
-
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Mock => "mock",
-            Self::MockCluster => "mock-cluster",
-            Self::Slurm => "slurm",
-            Self::Mpi => "mpi",
-        }
+    if EngineKind::LATER.contains(&word) {
+        return Err(Diagnostic::error(Code::L0003, format!("the engine `{word}` is not supported yet"))
+            .hint("`--engine local` runs on this host"));
     }
-
-    pub fn capabilities(self) -> Capabilities {
-        let here = Capabilities {
-            unit: Unit::Replica,
-            hosts: Hosts::Addresses,
-            output: OutputSource::Files,
-            adoption: false,
-            suspend: true,
-            stdin: true,
-            here: true,
-        };
-        match self {
-            Self::Local => here,
-            Self::Mock => Capabilities { suspend: false, here: false, ..here },
-            Self::MockCluster => Capabilities {
-                unit: Unit::Gang,
-                hosts: Hosts::Names,
-                output: OutputSource::Streams,
-                adoption: true,
-                suspend: false,
-                stdin: false,
-                here: false,
-            },
-            Self::Slurm | Self::Mpi => Capabilities {
-                unit: Unit::Allocation,
-                hosts: Hosts::Placed,
-                output: OutputSource::Files,
-                adoption: self == Self::Slurm,
-                suspend: false,
-                stdin: false,
-                here: false,
-            },
+    let error = Diagnostic::error(Code::L0001, format!("unknown engine `{word}`"));
+    Err(match nearest(word, EngineKind::ALL.map(EngineKind::word).into_iter().chain(EngineKind::LATER)) {
+        Some(near) => error.hint(format!("did you mean `{near}`?")),
+        None => {
+            error.hint("the engines are `local` (this host), `slurm`, `mpi`, `mock` and `mock-cluster` (simulated)")
         }
-    }
+    })
 }
 
 /// Ends what a dead supervisor left running under these handles, for a run that will not be resumed.

@@ -26,7 +26,7 @@ use crate::driver::{self, Driver, JobRun, Run, Talk};
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
 use crate::engine::mock_cluster::MockCluster;
-use crate::engine::{Engine, EngineKind};
+use crate::engine::{self, Engine, EngineKind};
 use crate::front::preparing::{self, Voice, Watch};
 use crate::history::journal::{self, Writer};
 use crate::history::{Home, RunDir, cannot_write, find, replace};
@@ -134,7 +134,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     if matches!(why, Began::Retried | Began::RetriedAll) {
         submit::write(&submission, &run).map_err(|error| cannot_write(&run.secrets(), &error))?;
     }
-    let kind = EngineKind::parse(&submission.engine)?;
+    let kind = engine::kind(&submission.engine)?;
     let wishes = submission.wishes;
     let inventory = inventory::gather(submission.environment.clone(), Extras::default());
     let site = Site::new(run.clone(), kind, submission, &inventory, !talk.detached);

@@ -15,7 +15,7 @@ use umiak_core::plan::document::{Chosen, SUBMISSION_VERSION as VERSION, Submissi
 use umiak_core::plan::{self, MAX_VARIABLE, PipelinePlan, Plan, Wishes};
 
 use super::mounts::check_mounts;
-use crate::engine::EngineKind;
+use crate::engine::{self, EngineKind};
 use crate::front::preparing;
 use crate::history::{Home, RunDir, replace};
 use crate::host::inventory;
@@ -229,7 +229,7 @@ pub(crate) fn again_with(
     (job.name, job.labels) = (old.name, old.labels);
     let environment = inventory::environment();
     known.extend(&unmask(&mut job, &environment)?);
-    let programs = programs(&job, EngineKind::parse(&engine)?, &directory, &environment)?;
+    let programs = programs(&job, engine::kind(&engine)?, &directory, &environment)?;
     let work = Workload::Job(job);
     Ok(Some(Submission {
         v: VERSION,

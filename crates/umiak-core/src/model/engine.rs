@@ -1,0 +1,99 @@
+//! The engines by name, and the one that a document chooses.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Capabilities, ClusterOptions, Hosts, OutputSource, Unit};
+
+/// A kind of engine: where replicas run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum EngineKind {
+    Local,
+    Mock,
+    MockCluster,
+    Slurm,
+    Mpi,
+}
+
+impl EngineKind {
+    /// All engines.
+    pub const ALL: [Self; 5] = [Self::Local, Self::Mock, Self::MockCluster, Self::Slurm, Self::Mpi];
+    /// Planned engines.
+    pub const LATER: [&str; 3] = ["container", "kubernetes", "paddlecloud"];
+
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    }
+
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Mock => "mock",
+            Self::MockCluster => "mock-cluster",
+            Self::Slurm => "slurm",
+            Self::Mpi => "mpi",
+        }
+    }
+
+    /// What it is, for lists.
+    pub const fn summary(self) -> &'static str {
+        match self {
+            Self::Local => "processes of this host",
+            Self::Mock => "a simulation that starts nothing",
+            Self::MockCluster => "a simulated cluster with queues, in a process of its own",
+            Self::Slurm => "an allocation of Slurm",
+            Self::Mpi => "processes that `mpirun` starts",
+        }
+    }
+
+    pub const fn capabilities(self) -> Capabilities {
+        let here = Capabilities {
+            unit: Unit::Replica,
+            hosts: Hosts::Addresses,
+            output: OutputSource::Files,
+            adoption: false,
+            suspend: true,
+            stdin: true,
+            here: true,
+        };
+        match self {
+            Self::Local => here,
+            Self::Mock => Capabilities { suspend: false, here: false, ..here },
+            Self::MockCluster => Capabilities {
+                unit: Unit::Gang,
+                hosts: Hosts::Names,
+                output: OutputSource::Streams,
+                adoption: true,
+                suspend: false,
+                stdin: false,
+                here: false,
+            },
+            Self::Slurm | Self::Mpi => Capabilities {
+                unit: Unit::Allocation,
+                hosts: Hosts::Placed,
+                output: OutputSource::Files,
+                adoption: matches!(self, Self::Slurm),
+                suspend: false,
+                stdin: false,
+                here: false,
+            },
+        }
+    }
+}
+
+/// The engine that a job is given to, and its options.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EngineChoice {
+    /// As users write it: a kind, or a name of `umiak.toml`.
+    pub name: String,
+    pub kind: EngineKind,
+    #[serde(default, skip_serializing_if = "ClusterOptions::is_default")]
+    pub cluster: ClusterOptions,
+}
+
+impl From<EngineKind> for EngineChoice {
+    fn from(kind: EngineKind) -> Self {
+        Self { name: kind.word().to_owned(), kind, cluster: ClusterOptions::default() }
+    }
+}
