@@ -3,6 +3,7 @@
 pub mod argparse;
 pub mod document;
 pub mod elastic;
+pub mod engines;
 pub mod etcd;
 pub mod hostlist;
 pub mod launch;
@@ -55,7 +56,7 @@ impl<'a> Given<'a> {
 /// The job or pipeline that a document of any format describes, or all its errors.
 pub fn parse(source: &Source, given: &Given<'_>) -> Result<Document, Vec<Diagnostic>> {
     let (mut reader, reading) = read(source, given).map_err(|error| vec![error])?;
-    let Reading { work, masked, secrets, needed, flavours, target, .. } = reading;
+    let Reading { work, masked, secrets, needed, flavours, engine, target, .. } = reading;
     for (name, at) in &needed {
         without_value(&mut reader, name, *at);
     }
@@ -67,7 +68,7 @@ pub fn parse(source: &Source, given: &Given<'_>) -> Result<Document, Vec<Diagnos
     let Some(work) = work.filter(|_| reader.errors.is_empty()) else {
         return Err(reader.into_diagnostics());
     };
-    Ok(Document { work, notices: reader.into_diagnostics(), masked, secrets, target })
+    Ok(Document { work, notices: reader.into_diagnostics(), masked, secrets, engine, target })
 }
 
 fn without_value(reader: &mut Reader<'_>, name: &str, at: Span) {

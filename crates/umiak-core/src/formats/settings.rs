@@ -10,8 +10,12 @@
 //! gpu = 2
 //! [fs.data]
 //! dir = "/mnt/data"
-//! [engine.local]
-//! kind = "local"
+//! [engine.slurm]
+//! partition = "cpu"
+//! [engine.gpu-cluster]
+//! kind = "slurm"
+//! partition = "gpu"
+//! time = "2:00:00"
 //! [hosts]
 //! node-a = "192.168.0.1"
 //! ```
@@ -23,11 +27,11 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::document::MAX_BYTES;
-use super::document::reader::Reader;
+use super::document::reader::{At, Reader, did_you_mean};
 use super::document::tree::{Node, ScalarKind, Value, shortened};
-use super::units;
+use super::{engines, units};
 use crate::diag::{Code, Collected, Diagnostic, Source, Span};
-use crate::model::Resources;
+use crate::model::{ClusterOptions, EngineChoice, EngineKind, MpiOptions, Resources, SlurmOptions};
 
 /// The names that documents may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +40,7 @@ pub struct Settings {
     pub flavours: BTreeMap<String, Resources>,
     /// Mount points of file systems on this host.
     pub filesystems: BTreeMap<String, PathBuf>,
+    /// By their names. Each kind is there under its own word.
     pub engines: BTreeMap<String, Engine>,
     /// Addresses by name.
     pub hosts: BTreeMap<String, String>,
@@ -47,10 +52,18 @@ pub struct Queue {
     pub engine: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
-    /// The kind of engine; the engine's name if omitted.
-    pub kind: Option<String>,
+    pub kind: EngineKind,
+    pub cluster: ClusterOptions,
+}
+
+impl Settings {
+    /// The engine of this name.
+    pub fn engine(&self, name: &str) -> Option<EngineChoice> {
+        let Engine { kind, cluster } = self.engines.get(name)?.clone();
+        Some(EngineChoice { name: name.to_owned(), kind, cluster })
+    }
 }
 
 impl Default for Settings {
@@ -71,7 +84,9 @@ impl Default for Settings {
                 ("flavour3".to_owned(), flavour(4, 8, 2)),
             ]),
             filesystems: BTreeMap::new(),
-            engines: BTreeMap::from([("local".to_owned(), Engine::default())]),
+            engines: EngineKind::ALL
+                .map(|kind| (kind.word().to_owned(), Engine { kind, cluster: ClusterOptions::default() }))
+                .into(),
             hosts: BTreeMap::new(),
         }
     }
@@ -134,15 +149,124 @@ pub fn parse(source: &Source) -> Result<Settings, Vec<Diagnostic>> {
         let dir = entries.required(reader, what, "dir", node.at)?;
         reader.word("`dir`", dir).map(|at| PathBuf::from(at.value))
     }));
-    settings.engines.extend(each(&mut reader, file.get("engine"), "engine", |reader, what, node| {
-        let entries = reader.entries(what, node, ["kind"])?;
-        Some(Engine { kind: entries.value(reader, "kind", Reader::word) })
-    }));
+    let named = file.get("engine").and_then(|node| reader.named("`engine`", node)).unwrap_or_default();
+    for (name, node) in named {
+        let engine = engine(&mut reader, &name, node);
+        settings.engines.extend(engine.map(|engine| (name.value, engine)));
+    }
+    for (name, at) in queue_engines(&mut reader, file.get("queue")) {
+        if !settings.engines.contains_key(&name) {
+            let near = reader.nearest(&name, settings.engines.keys().map(String::as_str));
+            let label = did_you_mean(near, "");
+            reader.error(Code::F0017, at, format!("unknown engine `{}`", shortened(&name)), label);
+            reader.hint(format!("define it: `[engine.{}]`, with `kind`", shortened(&name)));
+        }
+    }
     if let Some(hosts) = file.get("hosts") {
         let hosts = reader.texts("`[hosts]`", hosts).unwrap_or_default();
         settings.hosts = hosts.into_iter().map(|(name, address)| (name.value, address.value)).collect();
     }
     if reader.errors.is_empty() { Ok(settings) } else { Err(reader.errors.into_vec()) }
+}
+
+/// The engines that queues name.
+fn queue_engines(reader: &mut Reader<'_>, queues: Option<&Node>) -> Vec<(String, Span)> {
+    let queues = queues.map_or(&[][..], Node::entries).iter();
+    let engines = queues.filter_map(|(_, queue)| queue.child("engine"));
+    engines.filter_map(|node| Some((node.text()?.to_owned(), node.at))).filter(|_| reader.errors.is_empty()).collect()
+}
+
+/// `[engine.NAME]`. Its keys depend on its kind, which is the name if it is omitted.
+fn engine(reader: &mut Reader<'_>, name: &At<String>, node: &Node) -> Option<Engine> {
+    let what = format!("`[engine.{}]`", shortened(&name.value));
+    let word = node.child("kind").map(|node| reader.word("`kind`", node)).unwrap_or(Some(name.clone()))?;
+    let Some(kind) = EngineKind::named(&word.value) else {
+        let near = reader.nearest(&word.value, EngineKind::ALL.map(EngineKind::word));
+        let (code, message) = if EngineKind::LATER.contains(&word.value.as_str()) {
+            (Code::F0004, format!("engine `{}` is not supported yet", word.value))
+        } else if word.at == name.at {
+            (Code::F0012, format!("{what} has no `kind`"))
+        } else {
+            (Code::F0017, format!("unknown kind of engine `{}`", shortened(&word.value)))
+        };
+        reader.error(code, word.at, message, did_you_mean(near, ""));
+        let kinds = EngineKind::ALL.map(|kind| format!("`{}`", kind.word()));
+        reader.hint(format!("the kinds are {}", kinds.join(", ")));
+        return None;
+    };
+    if EngineKind::named(&name.value).is_some_and(|own| own != kind) {
+        let message = format!("{what} cannot be of kind `{}`", kind.word());
+        reader.error(Code::F0018, word.at, message, "");
+        reader.hint("choose another name for it");
+    }
+    let mut cluster = ClusterOptions::default();
+    match kind {
+        EngineKind::Slurm => cluster.slurm = slurm(reader, &what, node)?,
+        EngineKind::Mpi => cluster.mpi = mpi(reader, &what, node)?,
+        EngineKind::Local | EngineKind::Mock | EngineKind::MockCluster => drop(reader.entries(&what, node, ["kind"])),
+    }
+    Some(Engine { kind, cluster })
+}
+
+/// Keys that are not ours are options of `sbatch`.
+fn slurm(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<SlurmOptions> {
+    let entries = reader.open_entries(what, node, ["kind", "direct", "requeue", "warning", "umiak"])?;
+    let mut native = Vec::new();
+    for (key, node) in &entries.rest {
+        let Value::Scalar(scalar) = &node.value else {
+            reader.wrong_type(&format!("`{}`", shortened(&key.value)), node, "a string, a number, `true` or `false`");
+            continue;
+        };
+        let value = match (scalar.kind, scalar.text.as_str()) {
+            // Not given.
+            (ScalarKind::Bool, "false") => continue,
+            (ScalarKind::Bool, _) => None,
+            (_, text) => Some(text),
+        };
+        match engines::slurm_native(&key.value, value) {
+            Ok(option) => native.push(option),
+            Err(why) => {
+                let message = format!("`{}` in {what} is not valid", shortened(&key.value));
+                reader.error(Code::F0013, key.at, message, why);
+            }
+        }
+    }
+    Some(SlurmOptions {
+        native,
+        direct: entries.value(reader, "direct", Reader::boolean).unwrap_or(false),
+        requeue: entries.value(reader, "requeue", Reader::boolean).unwrap_or(false),
+        warning: entries.value(reader, "warning", |reader, what, node| by(reader, what, node, engines::slurm_warning)),
+        umiak: entries.value(reader, "umiak", |reader, what, node| by(reader, what, node, engines::agent)),
+    })
+}
+
+fn mpi(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<MpiOptions> {
+    let entries = reader.entries(what, node, ["kind", "launcher", "hosts", "arguments", "umiak"])?;
+    let items = |name: &str| entries.get(name).map(Node::one_or_many).unwrap_or_default();
+    let hosts = items("hosts").iter().filter_map(|node| by(reader, "`hosts`", node, engines::mpi_host));
+    let hosts = hosts.map(|host| host.value).collect();
+    let arguments = items("arguments").iter().filter_map(|node| reader.text("`arguments`", node));
+    let arguments = arguments.map(|word| word.value).collect();
+    let launcher: Option<String> = entries.value(reader, "launcher", Reader::word);
+    let umiak = entries.value(reader, "umiak", |reader, what, node| by(reader, what, node, engines::agent));
+    Some(MpiOptions { launcher: launcher.map(PathBuf::from), hosts, arguments, umiak })
+}
+
+/// A text, by the rules of [`engines`].
+fn by<T>(
+    reader: &mut Reader<'_>,
+    what: &str,
+    node: &Node,
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> Option<At<T>> {
+    let text = reader.word(what, node)?;
+    match read(&text.value) {
+        Ok(value) => Some(At { value, at: node.at }),
+        Err(why) => {
+            reader.error(Code::F0013, node.at, format!("{what} is not valid"), why);
+            None
+        }
+    }
 }
 
 /// `[kind.NAME]` tables.
@@ -240,8 +364,48 @@ mod tests {
         );
         assert_eq!(settings.flavours["flavour1"], Resources { cpu_millis: Some(500), ..Resources::default() });
         assert_eq!(settings.filesystems["data"], PathBuf::from("/mnt/data"));
-        assert_eq!(settings.engines["here"].kind.as_deref(), Some("local"));
+        assert_eq!(settings.engines["here"].kind, EngineKind::Local);
         assert_eq!(settings.hosts["node-a"], "192.168.0.1");
+    }
+
+    #[test]
+    fn engines_of_clusters() {
+        let text = "[engine.slurm]\npartition = \"cpu\"\nexclusive = true\noversubscribe = false\nnice = 10\ndirect = true\nwarning = \"2m\"\numiak = \"/opt/umiak\"\n\
+            [engine.gpu-cluster]\nkind = \"slurm\"\npartition = \"gpu\"\nrequeue = true\n\
+            [engine.mpi]\nlauncher = \"mpiexec\"\nhosts = [\"a:4\", \"b\"]\narguments = [\"--bind-to\", \"none\"]\n\
+            [queue.gpu]\nengine = \"gpu-cluster\"\n";
+        let settings = parse(&Source::new("umiak.toml", text)).unwrap();
+        let slurm = settings.engine("slurm").unwrap().cluster.slurm;
+        let native = |name: &str, value: Option<&str>| (name.to_owned(), value.map(str::to_owned));
+        assert_eq!(
+            slurm,
+            SlurmOptions {
+                native: vec![native("exclusive", None), native("nice", Some("10")), native("partition", Some("cpu"))],
+                direct: true,
+                requeue: false,
+                warning: Some(120),
+                umiak: Some("/opt/umiak".into()),
+            }
+        );
+        let EngineChoice { name, kind, cluster } = settings.engine("gpu-cluster").unwrap();
+        assert_eq!((name.as_str(), kind, cluster.slurm.requeue), ("gpu-cluster", EngineKind::Slurm, true));
+        assert_eq!(cluster.slurm.value("partition"), Some("gpu"));
+        let mpi = settings.engine("mpi").unwrap().cluster.mpi;
+        assert_eq!(mpi.hosts, [("a".to_owned(), 4), ("b".to_owned(), 1)]);
+        assert_eq!(
+            (mpi.launcher, mpi.arguments),
+            (Some("mpiexec".into()), vec!["--bind-to".to_owned(), "none".into()])
+        );
+    }
+
+    #[test]
+    fn errors_of_engines() {
+        insta::assert_snapshot!(errors(
+            "[engine.gpu]\npartition = \"gpu\"\n[engine.a]\nkind = \"slrum\"\n[engine.b]\nkind = \"kubernetes\"\n\
+             [engine.slurm]\nrequeue = 1\nsignal = \"USR1\"\ngres = [1]\nwarning = \"0s\"\numiak = \"umiak\"\n\
+             [engine.mpi]\nhosts = [\"a:x\"]\npartition = \"x\"\n[engine.local]\ntime = 1\n"
+        ));
+        insta::assert_snapshot!(errors("[queue.q]\nengine = \"slrum\"\n"));
     }
 
     #[test]

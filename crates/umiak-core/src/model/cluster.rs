@@ -18,12 +18,6 @@ impl ClusterOptions {
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
-
-    /// Adds options that win over these.
-    pub fn add(&mut self, over: &Self) {
-        self.slurm.add(&over.slurm);
-        self.mpi.add(&over.mpi);
-    }
 }
 
 /// How a job is submitted to Slurm.
@@ -48,7 +42,8 @@ pub struct SlurmOptions {
 }
 
 impl SlurmOptions {
-    fn add(&mut self, over: &Self) {
+    /// Adds options that win over these.
+    pub fn add(&mut self, over: &Self) {
         let Self { native, direct, requeue, warning, umiak } = over;
         self.native.retain(|(name, _)| native.iter().all(|(other, _)| other != name));
         self.native.extend(native.iter().cloned());
@@ -82,7 +77,8 @@ pub struct MpiOptions {
 }
 
 impl MpiOptions {
-    fn add(&mut self, over: &Self) {
+    /// Adds options that win over these.
+    pub fn add(&mut self, over: &Self) {
         let Self { launcher, hosts, arguments, umiak } = over;
         self.launcher = launcher.clone().or(self.launcher.take());
         if !hosts.is_empty() {

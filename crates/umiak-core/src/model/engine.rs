@@ -92,6 +92,17 @@ pub struct EngineChoice {
     pub cluster: ClusterOptions,
 }
 
+impl EngineChoice {
+    /// Adds options that win over its own; those of other engines have no effect.
+    pub fn add(&mut self, over: &ClusterOptions) {
+        match self.kind {
+            EngineKind::Slurm => self.cluster.slurm.add(&over.slurm),
+            EngineKind::Mpi => self.cluster.mpi.add(&over.mpi),
+            EngineKind::Local | EngineKind::Mock | EngineKind::MockCluster => {}
+        }
+    }
+}
+
 impl From<EngineKind> for EngineChoice {
     fn from(kind: EngineKind) -> Self {
         Self { name: kind.word().to_owned(), kind, cluster: ClusterOptions::default() }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Job, JobId, seconds};
+use super::{EngineChoice, EngineKind, Job, JobId, seconds};
 
 /// What a document describes: one job, or a pipeline of jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,22 @@ impl Workload {
             Self::Job(job) => (&mut job.name, &mut job.labels),
             Self::Pipeline(pipeline) => (&mut pipeline.name, &mut pipeline.labels),
         }
+    }
+
+    /// The same jobs as [`Workload::jobs`] with their engines; `usual` is that of the run.
+    pub fn placed(&self, usual: EngineKind) -> Box<dyn Iterator<Item = (&Job, EngineKind)> + '_> {
+        match self {
+            Self::Job(job) => Box::new(std::iter::once((&**job, usual))),
+            Self::Pipeline(pipeline) => {
+                let kind = move |step: &Step| step.engine.as_ref().map_or(usual, |own| own.kind);
+                Box::new(pipeline.iter_steps().map(move |step| (&step.job, kind(step))))
+            }
+        }
+    }
+
+    /// The engines of all jobs, each once.
+    pub fn engines(&self, usual: EngineKind) -> Vec<EngineKind> {
+        EngineKind::ALL.into_iter().filter(|kind| self.placed(usual).any(|(_, other)| other == *kind)).collect()
     }
 
     /// The job, or those of all steps. Texts of steps may be empty: they have references.
@@ -102,8 +118,19 @@ impl Pipeline {
 
     /// The jobs of all steps.
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.iter_steps().map(|step| &step.job)
+    }
+
+    pub fn iter_steps(&self) -> impl Iterator<Item = &Step> {
         self.nodes.iter().filter_map(|node| match &node.body {
-            Body::Step(step) => Some(&step.job),
+            Body::Step(step) => Some(&**step),
+            Body::Dag { .. } => None,
+        })
+    }
+
+    pub fn iter_steps_mut(&mut self) -> impl Iterator<Item = &mut Step> {
+        self.nodes.iter_mut().filter_map(|node| match &mut node.body {
+            Body::Step(step) => Some(&mut **step),
             Body::Dag { .. } => None,
         })
     }
@@ -208,6 +235,9 @@ pub struct Step {
     pub texts: Vec<(Place, Text)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<Cache>,
+    /// Its engine, if it is not that of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineChoice>,
 }
 
 /// A text of a job.

@@ -107,7 +107,7 @@ pub(super) fn step(line: Text) -> Body {
         policy: Policy::default(),
     };
     let texts = vec![(Place::Word { role: 0, word: 2 }, line)];
-    Body::Step(Box::new(Step { job, texts, cache: None }))
+    Body::Step(Box::new(Step { job, texts, cache: None, engine: None }))
 }
 
 pub(super) fn step_of(pipeline: &mut Pipeline, id: NodeId) -> &mut Step {

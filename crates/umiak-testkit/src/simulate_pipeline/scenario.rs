@@ -175,7 +175,7 @@ fn step() -> Body {
     let name = JobId::new("step").expect("a plain name");
     let (labels, policy) = (BTreeMap::new(), Policy::default());
     let job = Job { name, labels, agent_store: false, contracts: vec![], roles: vec![], policy };
-    Body::Step(Box::new(Step { job, texts: vec![], cache: None }))
+    Body::Step(Box::new(Step { job, texts: vec![], cache: None, engine: None }))
 }
 
 pub(super) fn pick<T: Clone>(rng: &mut Rng, from: &[T]) -> T {

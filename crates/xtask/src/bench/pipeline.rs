@@ -232,7 +232,7 @@ fn pipeline_of(shape: Shape, steps: u32) -> anyhow::Result<Pipeline> {
     let items = (shape == Shape::Loop).then(|| Items::List(vec![]));
     let mut nodes = vec![node(String::new(), vec![], None, Body::Dag { children: (1..=count).map(NodeId).collect() })];
     nodes.extend((0..count).map(|position| {
-        let step = Step { job: job.clone(), texts: vec![], cache: None };
+        let step = Step { job: job.clone(), texts: vec![], cache: None, engine: None };
         node(format!("step-{position}"), shape.deps(position), items.clone(), Body::Step(Box::new(step)))
     }));
     let on_failure = OnFailure::FailFast;

@@ -34,7 +34,7 @@ use super::paddleflow::{Dialect, Special};
 use super::paddlerec::Target;
 use crate::diag::{Diagnostic, Span};
 use crate::mask::Known;
-use crate::model::{Job, Pipeline, Workload};
+use crate::model::{EngineChoice, Job, Pipeline, Workload};
 
 /// What a format reads from a tree. Errors and notices are in its reader.
 #[derive(Debug, Default)]
@@ -49,6 +49,8 @@ pub(crate) struct Reading {
     pub(crate) flavours: BTreeMap<String, Span>,
     /// What not every version of its system accepts.
     pub(crate) special: Vec<(Special, Span)>,
+    /// The engine that it names for all of it.
+    pub(crate) engine: Option<EngineChoice>,
     /// Where it runs, if it says so.
     pub(crate) target: Option<Box<Target>>,
 }
@@ -72,6 +74,8 @@ pub struct Document {
     pub masked: String,
     /// The values of its secret parameters, to be masked in everything else that is written about the document.
     pub secrets: Known,
+    /// The engine that it names for all of it. Steps may have their own.
+    pub engine: Option<EngineChoice>,
     /// Where it runs, if it says so: only submissions of PaddleRec do.
     pub target: Option<Box<Target>>,
 }

@@ -66,6 +66,13 @@ pub static DOCUMENT: Table = Table {
             "Environment variables that the replicas get: those of `paddle` or `torch`, or those that OpenPAI sets (`pai`). They apply to every role that decides the job's end.",
             "[paddle, torch]",
         ),
+        key(
+            "engine",
+            KeyKind::Text,
+            "`local`",
+            "Where the job runs: `local`, `slurm`, `mpi`, `mock-cluster`, or an engine that `umiak.toml` names. When omitted, the engine of the queue, if `umiak.toml` gives it one. `--engine` overrides it.",
+            "local",
+        ),
         STORE,
         key(
             "policy",
@@ -143,6 +150,7 @@ pub static STEP: Table = Table {
             "How the job of the step is restarted, limited and stopped.",
             "{restarts: 2, timeout: 1h}",
         ),
+        key("engine", KeyKind::Text, "the document's", "Where the step runs. `--engine` overrides it.", "local"),
         STORE,
         key("roles", KeyKind::Named(&ROLE), "", "The roles of a job with several.", "{trainer: {command: \"true\"}}"),
     ],

@@ -11,6 +11,7 @@ use crate::formats::document::names::pai_names;
 use crate::formats::document::order::ordered;
 use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::tree::shortened;
+use crate::formats::engines;
 use crate::formats::settings::Settings;
 use crate::model::{
     Body, Completion, Contract, Exits, Job, JobId, MinSucceeded, Node, NodeId, OnFailure, Part, Piece, Pipeline,
@@ -70,8 +71,9 @@ fn pipeline(
     for (step, order) in steps.iter().zip(&orders) {
         condition(reader, step);
         let name = JobId::new(step.name.value.clone()).ok();
+        let engine = step.engine.as_ref().and_then(|name| engines::choose(reader, name, settings));
         let Some(job) = name.and_then(|name| lower_job(reader, &step.job, name, settings)) else { continue };
-        let body = Body::Step(Box::new(Step { job, texts: Vec::new(), cache: None }));
+        let body = Body::Step(Box::new(Step { job, texts: Vec::new(), cache: None, engine }));
         nodes.push(Node {
             deps: order.iter().filter_map(|index| id(*index)).collect(),
             condition: step.condition.as_ref().map(|text| Text(vec![Piece::Plain(text.value.clone())])),

@@ -22,10 +22,11 @@ use super::document::masked::{Secrets, masked};
 use super::document::reader::Reader;
 use super::document::template::{fill, words};
 use super::document::tree::{Node, Value, shortened};
+use super::engines;
 use super::settings::Settings;
 use crate::diag::{Code, Diagnostic, nearest};
 use crate::mask::Known;
-use crate::model::Workload;
+use crate::model::{EngineChoice, Workload};
 use params::Params;
 pub(super) use params::is_name;
 
@@ -38,10 +39,10 @@ pub(super) fn read(reader: &mut Reader<'_>, root: Node, given: &[(String, String
     names.extend(secrets.iter().filter_map(|(name, _)| name.text()).map(str::to_owned));
     let params = params::params(reader, &root, given);
     refuse_secret_name(reader, &root, &names);
-    let work = work(reader, root, &params, settings);
+    let (work, engine) = work(reader, root, &params, settings);
     let mut secrets = Known::default();
     names.iter().filter_map(|name| params.get(name)).for_each(|value| secrets.add(value));
-    Reading { work, masked, secrets, needed: params.needed, ..Reading::default() }
+    Reading { work, masked, secrets, needed: params.needed, engine, ..Reading::default() }
 }
 
 /// Steps that are skipped on request.
@@ -71,14 +72,19 @@ fn refuse_secret_name(reader: &mut Reader<'_>, root: &Node, secrets: &[String]) 
     }
 }
 
-fn work(reader: &mut Reader<'_>, mut root: Node, params: &Params, settings: &Settings) -> Option<Workload> {
+fn work(
+    reader: &mut Reader<'_>,
+    mut root: Node,
+    params: &Params,
+    settings: &Settings,
+) -> (Option<Workload>, Option<EngineChoice>) {
     // Values below `x-` are filled where they are used.
     let is_filled = |key: &Node| {
         !key.text().is_some_and(|key| matches!(key, "umiak" | "params" | "secrets") || keys::is_extension(key))
     };
     if let Some(error) = expansion::refused(reader.source, &root, params, is_filled) {
         reader.errors.add(|| error);
-        return None;
+        return (None, None);
     }
     if let Value::Map(entries) = &mut root.value {
         for (_, value) in entries.iter_mut().filter(|(key, _)| is_filled(key)) {
@@ -86,7 +92,8 @@ fn work(reader: &mut Reader<'_>, mut root: Node, params: &Params, settings: &Set
         }
     }
     let raw = raw::document(reader, &root);
-    lower::lower(reader, &raw, settings)
+    let engine = raw.engine.as_ref().and_then(|name| engines::choose(reader, name, settings));
+    (lower::lower(reader, &raw, settings), engine)
 }
 
 #[cfg(test)]

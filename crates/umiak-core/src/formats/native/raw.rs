@@ -16,6 +16,7 @@ use crate::model::{Contract, Exits, MinSucceeded, Mount, Part};
 pub(super) struct RawDocument {
     pub(super) name: Option<At<String>>,
     pub(super) labels: Vec<(At<String>, At<String>)>,
+    pub(super) engine: Option<At<String>>,
     pub(super) job: RawJob,
     /// Of a pipeline.
     pub(super) steps: Option<RawSteps>,
@@ -41,6 +42,7 @@ pub(super) struct RawStep {
     pub(super) name: At<String>,
     pub(super) after: Vec<At<String>>,
     pub(super) condition: Option<At<String>>,
+    pub(super) engine: Option<At<String>>,
     pub(super) job: RawJob,
 }
 
@@ -133,13 +135,14 @@ pub(super) fn document(reader: &mut Reader<'_>, root: &Node) -> RawDocument {
     version(reader, &entries);
     let name = entries.read(reader, "name", Reader::word);
     let labels = entries.read(reader, "labels", Reader::texts).unwrap_or_default();
+    let engine = entries.read(reader, "engine", Reader::word);
     let contracts = entries.get("contracts").map(|node| contracts(reader, node));
     let policy = entries.read(reader, "policy", policy).unwrap_or_default();
     let store = entries.read(reader, "store", |reader, what, node| reader.choice(what, node, STORES));
     let steps = steps(reader, &entries, contracts.as_deref(), store.as_ref());
     let first_line = root.entries().first().map_or(root.at, |(key, value)| key.at.to(value.at));
     let roles = if steps.is_none() { roles(reader, "the document", &entries, first_line) } else { Vec::new() };
-    RawDocument { name, labels, job: RawJob { contracts, store, policy, roles }, steps }
+    RawDocument { name, labels, engine, job: RawJob { contracts, store, policy, roles }, steps }
 }
 
 /// The steps of a pipeline; `None` for a document with roles. Those without contracts or `store` have the document's.
@@ -204,6 +207,7 @@ fn step(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawSte
     let after = entries.get("after").map(Node::one_or_many).unwrap_or_default();
     let after = after.iter().filter_map(|node| reader.word("`after`", node)).collect();
     let condition = entries.read(reader, "if", Reader::word);
+    let engine = entries.read(reader, "engine", Reader::word);
     let policy = entries.read(reader, "policy", policy).unwrap_or_default();
     let store = entries.read(reader, "store", |reader, what, node| reader.choice(what, node, STORES));
     let job = if entries.get("roles").is_some() {
@@ -220,7 +224,7 @@ fn step(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawSte
         let single = At { value: SINGLE.to_owned(), at: name.at };
         RawJob { contracts: None, store, policy, roles: vec![role_of(reader, &what, single, &entries)] }
     };
-    Some(RawStep { name, after, condition, job })
+    Some(RawStep { name, after, condition, engine, job })
 }
 
 fn version(reader: &mut Reader<'_>, entries: &Entries<'_>) {

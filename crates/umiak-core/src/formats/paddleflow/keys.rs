@@ -156,6 +156,13 @@ pub static STEP: Table = Table {
             "Time limit of the step, restarts included. PaddleFlow rejects this key.",
             "1h",
         ),
+        key(
+            "engine",
+            KeyKind::Text,
+            "",
+            "Where the step runs: `local`, `slurm`, `mpi`, or an engine that `umiak.toml` names. When omitted, the engine of its queue, if `umiak.toml` gives it one, or else `local`. `--engine` overrides it. PaddleFlow rejects this key.",
+            "local",
+        ),
     ],
 };
 

@@ -14,6 +14,7 @@ use super::template::{templates, whole};
 use crate::diag::{Code, Span};
 use crate::formats::document::reader::Reader;
 use crate::formats::document::tree::{Node as Leaf, Value as Written};
+use crate::formats::engines;
 use crate::model::{
     Body, Cache, Given, Input, Items, Job, JobId, Node, NodeId, Output, Parameter, Piece, Pipeline, Policy, Reference,
     Role, RoleName, Step, Text, Value,
@@ -105,7 +106,8 @@ impl<'a, 'r, 'n> Lowering<'a, 'r, 'n> {
         if self.disabled.contains(&path) {
             node.disabled = true;
             if let RawBody::Step(_) = bottom.body {
-                node.body = Body::Step(Box::new(Step { job: no_job(name)?, texts: Vec::new(), cache: None }));
+                node.body =
+                    Body::Step(Box::new(Step { job: no_job(name)?, texts: Vec::new(), cache: None, engine: None }));
             }
             return Some(node);
         }
@@ -186,7 +188,8 @@ impl<'a, 'r, 'n> Lowering<'a, 'r, 'n> {
         let (job, texts) = self.jobs.job(reader, &parts)?;
         let is_post = matches!(graph.component(at).home, super::raw::Home::Post);
         let cache = self.cache(reader, &step.cache, is_post);
-        Some(Step { job, texts, cache })
+        let engine = step.engine.as_ref().and_then(|name| engines::choose(reader, name, self.jobs.settings));
+        Some(Step { job, texts, cache, engine })
     }
 
     /// Options of a step win over those of the pipeline; what both list counts.

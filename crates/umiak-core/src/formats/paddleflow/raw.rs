@@ -134,6 +134,7 @@ pub(super) struct RawStep<'n> {
     pub(super) distributed: Option<Span>,
     pub(super) retries: Option<(u32, Option<Duration>)>,
     pub(super) timeout: Option<Duration>,
+    pub(super) engine: Option<At<String>>,
 }
 
 #[derive(Debug)]
@@ -390,9 +391,10 @@ fn step<'n>(reader: &mut Reader<'_>, raw: &mut RawPipeline<'n>, what: &str, entr
         knows_members: true,
         retries: entries.get("retries").and_then(|node| retries(reader, node)),
         timeout: entries.value(reader, "timeout", Reader::limit),
+        engine: entries.read(reader, "engine", Reader::word),
         ..RawStep::default()
     };
-    for own in ["retries", "timeout"] {
+    for own in ["retries", "timeout", "engine"] {
         raw.special.extend(entries.key(own).map(|at| (Special::Own(own), at)));
     }
     if let Some(node) = entries.get("distributed_job") {

@@ -309,7 +309,7 @@ fn pipeline(name: JobId, jobs: Vec<Job>) -> Pipeline {
     for (index, job) in jobs.into_iter().enumerate() {
         let deps = if index == 0 { Vec::new() } else { vec![id(index)] };
         let step_name = job.name.to_string();
-        let body = Body::Step(Box::new(Step { job, texts: Vec::new(), cache: None }));
+        let body = Body::Step(Box::new(Step { job, texts: Vec::new(), cache: None, engine: None }));
         nodes.push(Node { deps, ..Node::new(step_name, Pipeline::ROOT, body) });
     }
     Pipeline {

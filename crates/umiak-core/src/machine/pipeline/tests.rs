@@ -41,7 +41,7 @@ fn pipeline(lines: &[&str]) -> Pipeline {
         let body = if is_dag {
             Body::Dag { children: vec![] }
         } else {
-            Body::Step(Box::new(Step { job: job.clone(), texts: vec![], cache: None }))
+            Body::Step(Box::new(Step { job: job.clone(), texts: vec![], cache: None, engine: None }))
         };
         let mut node = node(name, parent_id, body);
         for word in &words[1..] {
