@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -102,6 +103,26 @@ impl Waker {
 impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Several descriptors as one: readable when one of them is.
+#[derive(Debug)]
+pub struct Together(Epoll);
+
+impl Together {
+    pub fn new(all: &[BorrowedFd<'_>]) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
+        for (position, fd) in (0..).zip(all) {
+            epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, position)).map_err(io::Error::from)?;
+        }
+        Ok(Self(epoll))
+    }
+}
+
+impl AsFd for Together {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.0.as_fd()
     }
 }
 

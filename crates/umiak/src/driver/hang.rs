@@ -55,7 +55,7 @@ impl JobDriver<'_> {
         let watching = &mut self.core.job.now.watching;
         let watch = watching.watch.get_or_insert_with(|| Watch::new(limit));
         let is_early = watch.next().is_some_and(|at| at > self.core.run.clock.now());
-        if is_early || !self.engine.kind().capabilities().here {
+        if is_early || !self.engine.capabilities(self.core.job.machine.step_index()).here {
             return;
         }
         let progress = self.core.job.progress();

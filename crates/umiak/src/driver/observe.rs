@@ -15,7 +15,7 @@ impl JobDriver<'_> {
     pub(super) fn observe(&mut self, ids: &[AttemptId]) {
         let core = &mut self.core;
         let ranks: Vec<(Slot, u32)> = ids.iter().filter_map(|id| Some((id.slot, core.job.pid(id.slot)?))).collect();
-        if ranks.is_empty() || !self.engine.kind().capabilities().here {
+        if ranks.is_empty() || !self.engine.capabilities(core.job.machine.step_index()).here {
             return;
         }
         let seen = core.job.now.watching.take_seen().unwrap_or_else(|| {

@@ -160,7 +160,7 @@ impl JobDriver<'_> {
             return;
         }
         let mut starts = Vec::new();
-        let can = self.engine.kind().capabilities();
+        let can = self.engine.capabilities(self.core.job.machine.step_index());
         let together = match can.unit {
             Unit::Replica => TOGETHER,
             Unit::Gang | Unit::Allocation => usize::MAX,

@@ -33,8 +33,9 @@ impl Driver {
             let _ = answer(&mut client, &text);
             return end(&client);
         }
+        let here = self.jobs.iter().filter(|(step, _)| self.engine.capabilities(**step).here).map(|(_, job)| job);
         let live: Vec<(&JobRun, AttemptId)> =
-            self.jobs.values().flat_map(|job| job.machine.live_ids().into_iter().map(move |id| (job, id))).collect();
+            here.flat_map(|job| job.machine.live_ids().into_iter().map(move |id| (job, id))).collect();
         let ranks = live.iter().filter_map(|(job, id)| {
             let quiet = job.log(*id).and_then(|log| observe::quiet(&log));
             let mut subject = job.machine.subject(id.slot);

@@ -280,11 +280,20 @@ impl Driver {
                 EngineNews::Started { id, .. } | EngineNews::Ready { id } | EngineNews::Ended { id, .. } => {
                     self.with(id.step, |job| job.hear_attempt(news));
                 }
-                EngineNews::Pending { .. } | EngineNews::Cleared(_) => self.with_first(|job| job.hear_attempt(news)),
+                EngineNews::Pending { step, .. } => self.with(step, |job| job.hear_attempt(news)),
+                EngineNews::Cleared(_) => self.with_first(|job| job.hear_attempt(news)),
                 EngineNews::Swept(_) => {}
                 EngineNews::Lost { pid, again, why } => {
                     self.tell_lost(why);
                     self.each(|job| job.lose_engine(pid, again));
+                }
+                EngineNews::OneLost { kind, pid, again, why } => {
+                    self.tell_lost(why);
+                    self.each(|job| {
+                        if job.core.job.plan.engine == kind.word() {
+                            job.lose_engine(pid, again);
+                        }
+                    });
                 }
             }
         }
@@ -308,10 +317,11 @@ impl Driver {
     /// Ctrl-Z: suspends the replicas, then this process; on SIGCONT, resumes the replicas. Timers are postponed
     /// meanwhile.
     fn pause(&mut self) {
-        if !self.engine.kind().capabilities().suspend {
+        let live: Vec<AttemptId> = self.jobs.values().flat_map(|job| job.machine.live_ids()).collect();
+        let can_suspend = |step: &StepIndex| self.engine.capabilities(*step).suspend;
+        if !self.engine.kind().capabilities().suspend || !self.jobs.keys().all(can_suspend) {
             return;
         }
-        let live: Vec<AttemptId> = self.jobs.values().flat_map(|job| job.machine.live_ids()).collect();
         let before = self.run.clock.now();
         self.each(|job| job.record(Fact::Paused));
         self.engine.suspend(&live, true);
@@ -433,7 +443,7 @@ impl JobDriver<'_> {
     /// Handles news about an attempt of this job, or about the engine.
     fn hear_attempt(&mut self, news: EngineNews) {
         let event = match news {
-            EngineNews::Pending { reason } => {
+            EngineNews::Pending { reason, .. } => {
                 // A resumed supervisor receives the same reason again.
                 if self.core.job.now.pending.as_ref() != Some(&reason) {
                     self.progress("Waiting", std::slice::from_ref(&reason));
@@ -475,7 +485,9 @@ impl JobDriver<'_> {
                 }
                 return;
             }
-            EngineNews::Output { .. } | EngineNews::Swept(_) | EngineNews::Lost { .. } => return,
+            EngineNews::Output { .. } | EngineNews::Swept(_) | EngineNews::Lost { .. } | EngineNews::OneLost { .. } => {
+                return;
+            }
         };
         self.dispatch(event);
     }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`local`] | processes of this host, run by the guardian |
 //! | [`mock`] | simulated replicas, to try a document's policies without running anything |
+//! | [`several`] | several of these in one run, each for its own steps |
 //! | [`mock_cluster`] | a simulated cluster in its own process, with gangs, names and queues; outlives its supervisor |
 
 mod actors;
@@ -16,6 +17,7 @@ mod inbox;
 pub(crate) mod local;
 pub(crate) mod mock;
 pub(crate) mod mock_cluster;
+pub(crate) mod several;
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -33,7 +35,7 @@ use umiak_sys::logger::Rotate;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
 
 /// Settings that all attempts of a job share.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Common {
     /// Removed from every environment.
     pub(crate) unset: Vec<String>,
@@ -64,6 +66,7 @@ pub(crate) enum EngineNews {
     /// Nothing runs yet, or any more, for this reason: a queue, too few nodes, pre-emption. An engine that restarts
     /// attempts on its own reports them as started again, under the same number.
     Pending {
+        step: StepIndex,
         reason: String,
     },
     /// Output of an attempt from this byte on, if the engine streams output. All of it arrives before the attempt's
@@ -95,6 +98,13 @@ pub(crate) enum EngineNews {
         /// True if the engine starts again when it is next used.
         again: bool,
         /// Why it could not be started again.
+        why: Option<String>,
+    },
+    /// The same of one of several engines.
+    OneLost {
+        kind: EngineKind,
+        pid: Option<u32>,
+        again: bool,
         why: Option<String>,
     },
 }
@@ -160,6 +170,14 @@ pub(crate) struct FixedPort<'a> {
 
 pub(crate) trait Engine {
     fn kind(&self) -> EngineKind;
+
+    /// What the engine of this job can do.
+    fn capabilities(&self, _: StepIndex) -> Capabilities {
+        self.kind().capabilities()
+    }
+
+    /// Says which engine this job is on, before anything is leased for it.
+    fn place(&mut self, _: StepIndex, _: EngineKind) {}
 
     /// Leases loopback addresses, one per replica of this job, if [`Capabilities::hosts`] asks for them.
     fn lease_addresses(&mut self, _: StepIndex, _count: u32) -> Result<Vec<IpAddr>, Diagnostic> {

@@ -14,7 +14,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Exit, Instance, StopHow};
+use umiak_core::model::{Exit, Instance, StepIndex, StopHow};
 
 use super::super::EngineNews;
 use super::super::actors::{Entry, Stage, Step, ended, steps, stopped};
@@ -136,6 +136,10 @@ impl Unit {
         Self { members: manifest.replicas.into_iter().map(kept).collect(), queue: None, starts: 0, is_followed: true }
     }
 
+    fn step(&self) -> StepIndex {
+        self.members.keys().next().map(|id| id.step).unwrap_or_default()
+    }
+
     fn is_over(&self) -> bool {
         self.members.values().all(|member| member.ended.is_some())
     }
@@ -236,7 +240,7 @@ impl Cluster {
     fn turn(&mut self, now: Instant) {
         let mut reasons = Vec::new();
         for unit in self.units.values_mut() {
-            let is_over = unit.is_over();
+            let (is_over, step) = (unit.is_over(), unit.step());
             let Some(queue) = &mut unit.queue else { continue };
             if is_over {
                 unit.queue = None;
@@ -245,12 +249,12 @@ impl Cluster {
             while queue.reasons.front().is_some_and(|(at, _)| *at <= now) {
                 queue.reason = queue.reasons.pop_front().map(|(_, reason)| reason).unwrap_or_default();
                 if unit.is_followed {
-                    reasons.push(queue.reason.clone());
+                    reasons.push((step, queue.reason.clone()));
                 }
             }
         }
-        for reason in reasons {
-            self.say(&Told::Pending { reason });
+        for (step, reason) in reasons {
+            self.say(&Told::Pending { step, reason });
         }
         let is_due = |(_, unit): &(&String, &Unit)| unit.queue.as_ref().is_some_and(|queue| queue.until <= now);
         let due: Vec<String> = self.units.iter().filter(is_due).map(|(name, _)| name.clone()).collect();
@@ -302,7 +306,7 @@ impl Cluster {
         });
         let mut told = vec![Told::Answer { attempts: unit.members.keys().copied().collect() }];
         if let Some(queue) = unit.queue.as_ref().filter(|queue| !queue.reason.is_empty()) {
-            told.push(Told::Pending { reason: queue.reason.clone() });
+            told.push(Told::Pending { step: unit.step(), reason: queue.reason.clone() });
         }
         let mut ends = Vec::new();
         for (id, member) in &unit.members {
@@ -333,7 +337,11 @@ impl Cluster {
             | EngineNews::Output { id, .. }
             | EngineNews::Ready { id }
             | EngineNews::Ended { id, .. } => *id,
-            EngineNews::Pending { .. } | EngineNews::Cleared(_) | EngineNews::Swept(_) | EngineNews::Lost { .. } => {
+            EngineNews::Pending { .. }
+            | EngineNews::Cleared(_)
+            | EngineNews::Swept(_)
+            | EngineNews::Lost { .. }
+            | EngineNews::OneLost { .. } => {
                 return;
             }
         };

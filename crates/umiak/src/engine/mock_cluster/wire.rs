@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Exit, Instance, StopHow};
+use umiak_core::model::{Exit, Instance, StepIndex, StopHow};
 
 use super::super::EngineNews;
 use super::super::actors::ended;
@@ -53,6 +53,7 @@ pub(super) enum Told {
         attempts: Vec<AttemptId>,
     },
     Pending {
+        step: StepIndex,
         reason: String,
     },
     Started {
@@ -79,7 +80,7 @@ impl Told {
     pub(super) fn news(self) -> Result<EngineNews, Vec<AttemptId>> {
         Ok(match self {
             Self::Answer { attempts } => return Err(attempts),
-            Self::Pending { reason } => EngineNews::Pending { reason },
+            Self::Pending { step, reason } => EngineNews::Pending { step, reason },
             Self::Started { id, instance } => EngineNews::Started { id, instance },
             Self::Output { id, at, text } => EngineNews::Output { id, at, bytes: text.into_bytes() },
             Self::Ready { id } => EngineNews::Ready { id },
