@@ -8,6 +8,7 @@ mod complete;
 mod convert;
 mod document;
 mod elastic;
+mod engine;
 mod events;
 mod explain;
 mod files;

@@ -94,7 +94,7 @@ pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done 
     let place = RunPlace { run, step: None, user, cpus: umiak_sys::host::cpus(), tasks, scratch, attached: true };
     let plan = document::place(submission, job, &submission.programs, place, granted);
     let known = secrets::learn(submission);
-    check_variables(engine, &plan)?;
+    check_variables(engine.capabilities(), &plan)?;
     match format.output {
         Output::Json => {
             crate::screen::write_json(&plan.json(&known))?;

@@ -14,11 +14,10 @@ use umiak_core::formats::paddlerec::cloud::Cloud;
 use umiak_core::formats::{self, Given, document::Document, pai};
 use umiak_core::mask::Known;
 use umiak_core::model::{Exits, JobId, OutputMode, Show, Whose, Workload};
+use umiak_core::plan::Wishes;
 use umiak_core::plan::document::{Chosen, Submission};
-use umiak_core::plan::{Wishes, capable};
 
 use crate::driver::{Talk, short_signal, stop};
-use crate::engine::{self, EngineKind};
 use crate::front::document::begin::{self, Beginning, Early};
 use crate::front::document::detach::{self, NotBegun, Said};
 use crate::front::document::submit;
@@ -30,6 +29,7 @@ use crate::views::{Output, errors};
 use super::again::not_a_document;
 use super::cloud::meaningless;
 use super::document;
+use super::engine::Engines;
 use super::fail;
 use super::files::{Files, python};
 use super::runs::{Done, Format, print_json, print_text, talk};
@@ -134,10 +134,8 @@ pub(super) struct Submitted {
 /// Where a job runs, and what it is called.
 #[derive(Debug, Args)]
 pub(super) struct Placing {
-    /// Where the job runs: `local` (this host), `mock` (a simulation that starts nothing), or `mock-cluster` (a
-    /// simulated cluster). When omitted, what the document says, or else `local`
-    #[arg(long, value_name = "ENGINE")]
-    engine: Option<String>,
+    #[command(flatten)]
+    engines: Engines,
     /// Name of the run, instead of the document's
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -312,7 +310,6 @@ pub(super) struct CloudSubmission {
 /// Reads and parses the document.
 pub(super) fn ready(what: &What) -> Result<Ready, Vec<Diagnostic>> {
     let one = |diagnostic| vec![diagnostic];
-    let engine = what.placing.engine.as_deref().map(engine::kind).transpose().map_err(one)?;
     let (files, python) = if let Some(Submitted { backend, interpreter }) = &what.submitted {
         let python = python(interpreter.as_deref()).map_err(one)?;
         (Files::submitted(&what.file, backend.as_deref(), python.as_ref())?, python)
@@ -326,6 +323,7 @@ pub(super) fn ready(what: &What) -> Result<Ready, Vec<Diagnostic>> {
     let chosen =
         Chosen { disabled: what.disable.clone(), filesystems: what.fs.clone(), flavours: what.flavour.clone() };
     document::choose(&mut settings, &chosen, &dir).map_err(one)?;
+    let named = what.placing.engines.named(&settings).map_err(one)?;
     let given = Given { disabled: &chosen.disabled, dir: &dir, python: &python, ..files.given(&what.param, &settings) };
     let mut document = formats::parse(&files.source, &given)?;
     if what.pai_strict {
@@ -347,10 +345,8 @@ pub(super) fn ready(what: &What) -> Result<Ready, Vec<Diagnostic>> {
         })?;
     }
     labels.extend(what.placing.label.iter().cloned());
-    let engine = match (engine, &mut document.target) {
-        (Some(engine), _) => engine,
-        (None, None) => EngineKind::Local,
-        (None, Some(target)) => match (target.refused.take(), target.cloud.take()) {
+    if let (None, Some(target)) = (&named, &mut document.target) {
+        match (target.refused.take(), target.cloud.take()) {
             // Its label shows the whole line.
             (Some(refused), _) => return Err(one(refused.rewritten(&|text| document.secrets.text(text)))),
             (None, Some(cloud)) => {
@@ -365,21 +361,12 @@ pub(super) fn ready(what: &What) -> Result<Ready, Vec<Diagnostic>> {
                 let config = files.config().to_owned();
                 return Ok(Ready::Cloud(Box::new(CloudSubmission { cloud, config, notices, known })));
             }
-            (None, None) => EngineKind::Local,
-        },
-    };
-    info!(name = %document.work.name(), engine = engine.word(), jobs = document.work.jobs().count(), "document");
-    let can = engine.capabilities();
-    let mut refused: Vec<Diagnostic> = document.work.jobs().flat_map(|job| capable(job, engine.word(), can)).collect();
-    // Its steps are numbered anew by each supervisor: the next one could not tell which unit belongs to which.
-    if can.adoption && matches!(document.work, Workload::Pipeline(_)) {
-        let message = format!("engine `{}` does not run pipelines", engine.word());
-        refused.push(Diagnostic::error(Code::L0001, message).hint("use `--engine local`"));
+            (None, None) => {}
+        }
     }
-    if !refused.is_empty() {
-        return Err(refused);
-    }
-    let submission = submit::submission(&document, &files.path, &what.param, engine).map_err(one)?;
+    let engine = what.placing.engines.assign(named, &mut document, &settings, &dir)?;
+    info!(name = %document.work.name(), engine = engine.name, jobs = document.work.jobs().count(), "document");
+    let submission = submit::submission(&document, &files.path, &what.param, &engine).map_err(one)?;
     Ok(Ready::Run(Box::new((Submission { chosen, ..submission }, document))))
 }
 

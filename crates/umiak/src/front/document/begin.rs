@@ -26,6 +26,7 @@ use crate::driver::{self, Driver, JobRun, Run, Talk};
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
 use crate::engine::mock_cluster::MockCluster;
+use crate::engine::several::Several;
 use crate::engine::{self, Engine, EngineKind};
 use crate::front::preparing::{self, Voice, Watch};
 use crate::history::journal::{self, Writer};
@@ -141,13 +142,15 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     site.check_cpus()?;
     check_mounts(&site.submission.work, kind, &site.submission.directory)?;
     let (room, unlimited) = make_room(kind, &site.submission.work, &run);
-    notices.extend(unenforced(&site.submission.work, kind, wishes, unlimited.as_ref())?);
+    for own in site.submission.work.engines(kind) {
+        notices.extend(unenforced(&site.submission.work, kind, own, wishes, unlimited.as_ref())?);
+    }
     if talk.stdin.is_some() && !kind.capabilities().stdin {
         let message = format!("`--stdin`: replicas on engine `{}` cannot read this terminal", kind.word());
         return Err(Diagnostic::error(Code::L0001, message).hint("use `--engine local`, or omit `--stdin`").into());
     }
     early.hear()?;
-    let mut engine = start_engine(kind, &run, wishes, room)?;
+    let mut engine = start_engines(&site.submission.work.engines(kind), &run, wishes, room)?;
     // The lock is free when supervisor and guardian have exited, and the replicas with them.
     engine.keep(writer.lock());
     early.watch = Some(Watch::start(&early.sources, early.voice.clone())?);
@@ -159,10 +162,11 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
         recorded.add(record);
     }
     let status = &recorded.run;
+    let engines = site.engines();
     let (labels, environment) = (site.submission.work.labels().clone(), site.submission.environment.clone());
     let work = match &site.submission.work {
         Workload::Job(job) => {
-            let (plan, pool) = site.place(engine.as_mut(), None, job, &site.submission.programs)?;
+            let (plan, pool) = site.place(engine.as_mut(), None, job, None, &site.submission.programs)?;
             talk.console(&plan)?;
             write_plan(&run, &plan, &known)?;
             let mut machine = Machine::new(plan.job.clone(), CODES, fastrand::u64(..));
@@ -192,7 +196,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     early.hear()?;
     let mut sources = early.sources;
     sources.listen(&run).map_err(|error| cannot_write(&run.control(), &error))?;
-    let mut journal = Journal::new(home.clone(), run.clone(), writer, true, kind.word());
+    let mut journal = Journal::new(home.clone(), run.clone(), writer, true, &engines);
     let masked = |(name, value): (&String, &String)| (name.clone(), known.masked(name, value));
     journal.labels = labels.iter().map(masked).collect();
     journal.control = run.control().to_string_lossy().into_owned();
@@ -253,6 +257,24 @@ fn check_stage(run: &RunDir, why: Began, status: &Status) -> Result<(), Diagnost
         .hint(format!("`umiak show {}` shows its state", run.id())))
 }
 
+/// Starts the engines of a run. The local one is the first: it forks while the process has one thread.
+fn start_engines(
+    kinds: &[EngineKind],
+    run: &RunDir,
+    wishes: Wishes,
+    mut room: Option<MemoryCgroup>,
+) -> Result<Box<dyn Engine>, Diagnostic> {
+    let mut engines = Vec::new();
+    for kind in kinds {
+        engines.push(start_engine(*kind, run, wishes, room.take())?);
+    }
+    if engines.len() == 1 {
+        return Ok(engines.remove(0));
+    }
+    let not_started = |error: std::io::Error| Diagnostic::failed("start the engines", &error);
+    Ok(Box::new(Several::new(engines).map_err(not_started)?))
+}
+
 fn start_engine(
     kind: EngineKind,
     run: &RunDir,
@@ -304,8 +326,8 @@ fn write_plan(run: &RunDir, plan: &Plan, known: &Known) -> Result<(), Diagnostic
 
 /// The cgroup for memory limits, if a role has one, or why it could not be created.
 fn make_room(kind: EngineKind, work: &Workload, run: &RunDir) -> (Option<MemoryCgroup>, Option<Refused>) {
-    let mut roles = work.jobs().flat_map(|job| &job.roles);
-    let is_wanted = kind.capabilities().here && roles.any(|role| role.work.resources.memory_bytes.is_some());
+    let here = work.placed(kind).filter(|(_, kind)| kind.capabilities().here);
+    let is_wanted = here.flat_map(|(job, _)| &job.roles).any(|role| role.work.resources.memory_bytes.is_some());
     match is_wanted.then(|| MemoryCgroup::create(&run.id().to_string())) {
         None => (None, None),
         Some(Ok(room)) => (Some(room), None),
@@ -313,26 +335,29 @@ fn make_room(kind: EngineKind, work: &Workload, run: &RunDir) -> (Option<MemoryC
     }
 }
 
-/// Notices about resources that are not enforced. With `--strict-resources`, an error.
+/// Notices about resources that this engine does not enforce. With `--strict-resources`, an error.
 fn unenforced(
     work: &Workload,
+    usual: EngineKind,
     kind: EngineKind,
     wishes: Wishes,
     unlimited: Option<&Refused>,
 ) -> Result<Vec<Diagnostic>, Diagnostic> {
-    let roles = || work.jobs().flat_map(|job| &job.roles);
+    let roles = || work.placed(usual).filter(|(_, other)| *other == kind).flat_map(|(job, _)| &job.roles);
     let has_cpu = roles().any(|role| role.work.resources.cpu_millis.is_some());
     let has_memory = roles().any(|role| role.work.resources.memory_bytes.is_some());
     let is_here = kind.capabilities().here;
     let on_engine = || format!("on engine `{}`", kind.word());
     let mut what = Vec::new();
-    if has_cpu && (!is_here || !wishes.strict_resources) {
+    // Slurm allocates what is asked for.
+    let is_asked = kind == EngineKind::Slurm;
+    if has_cpu && !is_asked && (!is_here || !wishes.strict_resources) {
         what.push(("cpu", on_engine(), None));
     }
-    if has_memory && !is_here {
+    if has_memory && !is_asked && !is_here {
         what.push(("memory", on_engine(), None));
     }
-    if let Some(why) = unlimited {
+    if let Some(why) = unlimited.filter(|_| is_here) {
         what.push(("memory", format!("here: {why}"), why.hint()));
     }
     if roles().any(|role| role.work.resources.storage_bytes.is_some()) {
@@ -349,7 +374,8 @@ fn unenforced(
     };
     let mut notices: Vec<Diagnostic> = what.into_iter().map(notice).collect();
     if roles().any(|role| role.work.image.is_some()) {
-        let text = format!("`image` is not used on engine `{}`: commands run directly on this host", kind.word());
+        let host = if is_here { "this host" } else { "its hosts" };
+        let text = format!("`image` is not used on engine `{}`: commands run directly on {host}", kind.word());
         notices.push(Diagnostic::notice(Code::J0023, text));
     }
     Ok(notices)

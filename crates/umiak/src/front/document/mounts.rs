@@ -11,12 +11,10 @@ use crate::engine::local::bound;
 
 /// Fails if a directory cannot be mounted where a replica expects it. `directory` is where the work was submitted.
 pub(crate) fn check_mounts(work: &Workload, engine: EngineKind, directory: &Path) -> Result<(), Diagnostic> {
-    if !engine.capabilities().here {
-        return Ok(());
-    }
     // Most steps of a pipeline have the same.
     let mut last: &[Mount] = &[];
-    for role in work.jobs().flat_map(|job| &job.roles) {
+    let here = work.placed(engine).filter(|(_, kind)| kind.capabilities().here);
+    for role in here.flat_map(|(job, _)| &job.roles) {
         if role.work.mounts != last {
             last = &role.work.mounts;
             let all: Vec<Mount> = last.iter().map(|mount| mount.below(directory)).collect();

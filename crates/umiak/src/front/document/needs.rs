@@ -10,7 +10,7 @@ use crate::engine::{Engine, NotLeased, no_sockets, reserved_by};
 /// Leases from an engine, which holds the lease until it ends.
 pub(super) fn lease(engine: &mut dyn Engine, step: StepIndex, job: &Job, needs: &Needs) -> Result<Granted, Diagnostic> {
     let request = ports(needs)?;
-    let hosts = match engine.kind().capabilities().hosts {
+    let hosts = match engine.capabilities(step).hosts {
         Hosts::Names | Hosts::Placed => document::names(job),
         Hosts::Addresses => {
             let addresses = engine.lease_addresses(step, needs.addresses)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use umiak_core::diag::{Code, Diagnostic, Source};
 use umiak_core::formats::document::Format;
-use umiak_core::model::{Device, DeviceKind, Job, Resources, StepIndex, StepName};
+use umiak_core::model::{Device, DeviceKind, EngineChoice, Job, Resources, StepIndex, StepName};
 use umiak_core::plan::document::{self, RunPlace, Submission};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Gpu, Inventory, Plan};
@@ -38,10 +38,16 @@ impl Site {
         inventory: &Inventory,
         attached: bool,
     ) -> Self {
-        let bound = (submission.wishes.strict_resources && kind.capabilities().here).then(own_cpus);
+        let is_here = submission.work.engines(kind).iter().any(|kind| kind.capabilities().here);
+        let bound = (submission.wishes.strict_resources && is_here).then(own_cpus);
         let user = umiak_sys::host::user().unwrap_or_default();
         let (cpus, gpus) = (inventory.cpus, candidates(inventory));
         Self { run, kind, submission, user, cpus, bound, gpus, attached }
+    }
+
+    /// The engines of the run, for lists.
+    pub(super) fn engines(&self) -> String {
+        self.submission.work.engines(self.kind).iter().map(|kind| kind.word()).collect::<Vec<_>>().join(", ")
     }
 
     /// The name of the user.
@@ -56,19 +62,21 @@ impl Site {
 
     /// Checks that there are enough CPUs for every job, with `--strict-resources`.
     pub(super) fn check_cpus(&self) -> Result<(), Diagnostic> {
-        let mut jobs = self.submission.work.jobs();
-        jobs.try_for_each(|job| check_cpus(job, &self.run, document::needs(job).cpus, self.bound.as_deref()))
+        let mut jobs = self.submission.work.placed(self.kind).filter(|(_, kind)| kind.capabilities().here);
+        jobs.try_for_each(|(job, _)| check_cpus(job, &self.run, document::needs(job).cpus, self.bound.as_deref()))
     }
 
-    /// Leases what a job needs, and plans it. The engine holds the leases until the job is released.
+    /// Leases what a job needs, and plans it. `own` is its engine, if it is not that of the run. The engine holds the leases until the job is released.
     pub(super) fn place(
         &self,
         engine: &mut dyn Engine,
         step: Option<(StepIndex, &StepName)>,
         job: &Job,
+        own: Option<&EngineChoice>,
         programs: &[PathBuf],
     ) -> Result<(Plan, Pool), Diagnostic> {
         let index = step.map(|(index, _)| index).unwrap_or_default();
+        let can = engine.capabilities(index);
         let needed = document::needs(job);
         let granted = needs::lease(engine, index, job, &needed)?;
         let devices = if needed.gpus > 0 { engine.lease_devices(index, &self.gpus, needed.gpus)? } else { Vec::new() };
@@ -84,10 +92,13 @@ impl Site {
             // Several steps could read at once.
             attached: self.attached && step.is_none(),
         };
-        let plan = document::place(&self.submission, job, programs, place, granted);
-        check_variables(self.kind, &plan)?;
+        let mut plan = document::place(&self.submission, job, programs, place, granted);
+        if let Some(EngineChoice { kind, cluster, .. }) = own {
+            (plan.engine, plan.cluster) = (kind.word().to_owned(), cluster.clone());
+        }
+        check_variables(can, &plan)?;
         engine.check_ports(&fixed_ports(&plan))?;
-        Ok((plan, Pool::new(devices, self.bound.clone())))
+        Ok((plan, Pool::new(devices, self.bound.clone().filter(|_| can.here))))
     }
 }
 

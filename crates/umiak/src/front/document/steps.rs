@@ -10,7 +10,7 @@ use umiak_core::facts::{Fact, NodeEnd, Outcome, PlannedPipeline, SkipReason, Sto
 use umiak_core::machine::exit_code::{STOPPED, interrupted};
 use umiak_core::machine::job;
 use umiak_core::machine::pipeline::{Effect, Event, Machine, Recorded, Resolution, State};
-use umiak_core::model::{Body, Pipeline, StepIndex, StepName};
+use umiak_core::model::{Body, EngineChoice, Hosts, Pipeline, StepIndex, StepName};
 use umiak_core::pipeline::fingerprint::CachePolicy;
 use umiak_core::pipeline::{Answer, Scope, Tree as _};
 use umiak_core::plan::document;
@@ -23,6 +23,7 @@ use super::submit;
 use crate::driver::steps::{Act, Desk, Steps};
 use crate::driver::store::JobStore;
 use crate::driver::{JobRun, Run};
+use crate::engine;
 use crate::history::cache::Cached;
 use crate::history::{Home, artifact};
 use crate::screen::style::duration;
@@ -95,6 +96,9 @@ impl PipelineSteps {
                 }
             }
         }
+        // Steps are numbered anew, so units of an earlier supervisor are not recognised: their steps start again.
+        let handles: Vec<String> = recorded.values().flat_map(|job: &Status| &job.handles).cloned().collect();
+        engine::end_orphans(site.run.path(), &handles)?;
         Ok(Self {
             pipeline,
             machine,
@@ -253,14 +257,18 @@ impl PipelineSteps {
         let name = self.machine.name(id).expect("a step has a name");
         let wrong = |reason: String| Box::new(cannot_begin(&name, reason));
         let job = self.scope.job(&self.pipeline, &self.machine, id).map_err(wrong)?;
-        let gpus = document::needs(&job).gpus;
+        let own = self.engine(id).cloned();
+        desk.engine.place(id, own.as_ref().map_or(self.site.kind, |own| own.kind));
+        let can = desk.engine.capabilities(id);
+        // Those of other hosts are not shared with other steps here.
+        let gpus = if can.hosts == Hosts::Addresses { document::needs(&job).gpus } else { 0 };
         if gpus > 0 && !stopping && !self.gpus.is_empty() && gpus > self.free_gpus() {
             return Ok(None);
         }
         let preparation = self.scope.prepare(&self.pipeline, &self.machine, id).map_err(wrong)?;
         let (directory, environment) = (&self.site.submission.directory, &self.site.submission.environment);
-        let programs = submit::programs(&job, self.site.kind, directory, environment)?;
-        let (plan, pool) = self.site.place(desk.engine, Some((id, &name)), &job, &programs)?;
+        let programs = submit::programs(&job, can, directory, environment)?;
+        let (plan, pool) = self.site.place(desk.engine, Some((id, &name)), &job, own.as_ref(), &programs)?;
         if gpus > 0 {
             self.gpus.insert(id, gpus);
         }
@@ -272,6 +280,14 @@ impl PipelineSteps {
         let mut job = JobRun::new(Some(name), machine, Arc::new(plan), pool);
         (job.preparation, job.stores) = (preparation, stores);
         Ok(Some(job))
+    }
+
+    /// The engine of a step, if it is not that of the run.
+    fn engine(&self, id: StepIndex) -> Option<&EngineChoice> {
+        match &self.pipeline.node(self.machine.node(id)).body {
+            Body::Step(step) => step.engine.as_ref(),
+            Body::Dag { .. } => None,
+        }
     }
 
     /// Numbers of steps that are done, and that have failed.
@@ -314,7 +330,7 @@ impl Steps for PipelineSteps {
         let parts = [
             format!("pipeline {}", self.pipeline.name),
             steps(self.pipeline.steps()),
-            format!("engine {}", self.site.kind.word()),
+            format!("engine {}", self.site.engines()),
             self.site.run.id().to_string(),
         ];
         run.progress("Planned", &parts);

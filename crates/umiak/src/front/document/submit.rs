@@ -10,12 +10,12 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::document::Document;
 use umiak_core::formats::pai;
 use umiak_core::mask::{Known, MASK};
-use umiak_core::model::{ClusterOptions, Job, Role, Workload};
+use umiak_core::model::{EngineChoice, Job, Role, Workload};
 use umiak_core::plan::document::{Chosen, SUBMISSION_VERSION as VERSION, Submission};
 use umiak_core::plan::{self, MAX_VARIABLE, PipelinePlan, Plan, Wishes};
 
 use super::mounts::check_mounts;
-use crate::engine::{self, EngineKind};
+use crate::engine::{self, Capabilities};
 use crate::front::preparing;
 use crate::history::{Home, RunDir, replace};
 use crate::host::inventory;
@@ -25,17 +25,17 @@ pub(crate) fn submission(
     document: &Document,
     file: &Path,
     params: &[(String, String)],
-    engine: EngineKind,
+    engine: &EngineChoice,
 ) -> Result<Submission, Diagnostic> {
     let directory = directory()?;
     let (work, known) = (document.work.clone(), document.secrets.clone());
     let environment = inventory::environment();
-    check_mounts(&work, engine, &directory)?;
+    check_mounts(&work, engine.kind, &directory)?;
     let programs = match &work {
-        Workload::Job(job) => programs(job, engine, &directory, &environment)?,
+        Workload::Job(job) => programs(job, engine.kind.capabilities(), &directory, &environment)?,
         Workload::Pipeline(_) => Vec::new(),
     };
-    let (engine, wishes, cluster) = (engine.word().to_owned(), Wishes::default(), ClusterOptions::default());
+    let (engine, wishes, cluster) = (engine.kind.word().to_owned(), Wishes::default(), engine.cluster.clone());
     let params = params.to_vec();
     let document = directory.join(file);
     Ok(Submission {
@@ -229,7 +229,7 @@ pub(crate) fn again_with(
     (job.name, job.labels) = (old.name, old.labels);
     let environment = inventory::environment();
     known.extend(&unmask(&mut job, &environment)?);
-    let programs = programs(&job, engine::kind(&engine)?, &directory, &environment)?;
+    let programs = programs(&job, engine::kind(&engine)?.capabilities(), &directory, &environment)?;
     let work = Workload::Job(job);
     Ok(Some(Submission {
         v: VERSION,
@@ -326,8 +326,8 @@ fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> Result<Known
 }
 
 /// Checks that no variable is too long: every start would fail.
-pub(crate) fn check_variables(engine: EngineKind, plan: &Plan) -> Result<(), Diagnostic> {
-    let Some((name, bytes)) = plan.too_long().filter(|_| engine.capabilities().here) else { return Ok(()) };
+pub(crate) fn check_variables(can: Capabilities, plan: &Plan) -> Result<(), Diagnostic> {
+    let Some((name, bytes)) = plan.too_long().filter(|_| can.here) else { return Ok(()) };
     let is_own = plan.job.roles.iter().any(|role| role.work.env.iter().any(|(own, _)| *own == name));
     let hint = if is_own { "put its value into a file" } else { "start fewer replicas: it lists them all" };
     Err(Diagnostic::error(Code::J0020, format!("the environment variable `{name}` is too long"))
@@ -339,11 +339,11 @@ pub(crate) fn check_variables(engine: EngineKind, plan: &Plan) -> Result<(), Dia
 /// The program of each role. Engines that do not run on this host need no lookup.
 pub(super) fn programs(
     job: &Job,
-    engine: EngineKind,
+    can: Capabilities,
     directory: &Path,
     environment: &BTreeMap<String, String>,
 ) -> Result<Vec<PathBuf>, Diagnostic> {
-    if !engine.capabilities().here {
+    if !can.here {
         return Ok(job.roles.iter().map(|role| PathBuf::from(&role.work.command[0])).collect());
     }
     job.roles.iter().map(|role| program(role, directory, environment)).collect()
