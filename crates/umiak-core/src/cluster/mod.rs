@@ -14,11 +14,13 @@
 //! | module | in one sentence |
 //! |---|---|
 //! | [`agent`] | what an agent does about orders and ends |
+//! | [`look`] | what a scheduler says about a unit |
 //! | [`seats`] | which agent has which replicas |
 //! | [`slurm`] | the script for `sbatch`, and what Slurm says about a job |
 //! | [`mpi`] | the command line of `mpirun` |
 
 pub mod agent;
+pub mod look;
 pub mod mpi;
 pub mod seats;
 pub mod slurm;

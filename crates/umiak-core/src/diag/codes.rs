@@ -345,6 +345,8 @@ register! {
         "On a cluster, an agent of umiak runs on each node and starts the replicas there. It could not: it does not see the directory of the run, or what the scheduler gave it does not fit the job. The message shows the node and the reason.";
     E0105, 2, "the scheduler of a cluster is not usable here",
         "The engine needs a program of the cluster (`sbatch` of Slurm, `mpirun` of an MPI) that is not installed, or is one that umiak does not know. The message shows which.";
+    E0201, 2, "an option of Slurm cannot be used",
+        "Options of `sbatch` are passed on under their long names. Those whose value follows from the job (number of tasks, name, logs, signals) are set by umiak; the hint shows what to use instead. A value is one line.";
 }
 
 impl Code {

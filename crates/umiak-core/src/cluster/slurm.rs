@@ -1,1 +1,0 @@
-//! Slurm: what is submitted, and what it says about a job.

@@ -1,0 +1,241 @@
+//! The script for `sbatch`.
+//!
+//! It has one `srun`, which starts the agents, and waits for it. Before the time limit, and before a pre-emption where
+//! the site has it so, Slurm sends SIGUSR1 to the script, and to nothing else: sent to a step, the signal would reach
+//! the processes of the ranks too where Slurm tracks processes by their parents, and end them. The script tells the
+//! agents by a file.
+//!
+//! A step that asks for GPUs per task has only those of its own tasks. So where a job has some, `srun` starts all its
+//! tasks, all GPUs of a node are bound to the first of them, and the others exit.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::native::{effective, quoted as directive, seconds};
+use super::parts::{Need, parts};
+use crate::diag::shown;
+use crate::model::{Job, SlurmOptions};
+use crate::plan::Plan;
+use crate::quote::shell::quoted;
+
+/// Seconds between the warning and the time limit, unless the options say otherwise.
+const WARNING: u32 = 60;
+/// Slurm's limit for the warning.
+const MAX_WARNING: u32 = 65535;
+/// The file in the unit's directory that the script writes when the job has to end soon.
+pub const LIMIT_FILE: &str = "limit";
+/// The file in the unit's directory with the output of the script and of `srun`.
+pub const LOG_FILE: &str = "slurm.log";
+/// A copy of umiak in the unit's directory, for nodes that do not have it.
+pub const COPY_FILE: &str = "umiak";
+
+/// What `sbatch` is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Script {
+    pub text: String,
+    /// Arguments before the name of the script. Paths are arguments because `#SBATCH` lines cannot have all of them.
+    pub arguments: Vec<std::ffi::OsString>,
+}
+
+/// The script that starts the agents of a plan. `umiak` is the program on the nodes, `directory` that of the unit.
+pub fn render(plan: &Plan, options: &SlurmOptions, umiak: &Path, directory: &Path) -> Script {
+    let job_name = if plan.name.is_empty() { plan.job.name.to_string() } else { plan.name.clone() };
+    let name = match &plan.step {
+        Some(step) => format!("{job_name}.{step}"),
+        None => job_name,
+    };
+    let name = shown(&name);
+    let run = plan.run.as_deref().unwrap_or("a run");
+    let text = Rendered { name: &name, run, job: &plan.job, options, umiak, directory }.text();
+    Script { text, arguments: arguments(directory, &plan.directory) }
+}
+
+/// In the name of a log, Slurm replaces `%` and some letters.
+pub(super) fn arguments(directory: &Path, working: &Path) -> Vec<std::ffi::OsString> {
+    use std::ffi::{OsStr, OsString};
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+    let with = |flag: &str, value: &OsStr| {
+        let mut word = OsString::from(flag);
+        word.push(value);
+        word
+    };
+    let log = directory.join(LOG_FILE);
+    let escaped = log.as_os_str().as_bytes().iter().flat_map(|byte| vec![*byte; if *byte == b'%' { 2 } else { 1 }]);
+    vec![
+        "--parsable".into(),
+        "--export=ALL".into(),
+        with("--output=", &OsString::from_vec(escaped.collect())),
+        with("--chdir=", working.as_os_str()),
+    ]
+}
+
+pub(super) struct Rendered<'a> {
+    pub(super) name: &'a str,
+    pub(super) run: &'a str,
+    pub(super) job: &'a Job,
+    pub(super) options: &'a SlurmOptions,
+    pub(super) umiak: &'a Path,
+    pub(super) directory: &'a Path,
+}
+
+/// A part of the allocation.
+struct Part {
+    need: Need,
+    tasks: u32,
+    /// In a heterogeneous job.
+    group: Option<usize>,
+}
+
+impl Rendered<'_> {
+    pub(super) fn text(&self) -> String {
+        let parts = self.parts();
+        let each = if self.options.direct { "for each replica" } else { "on each node" };
+        let mut text = format!("#!/bin/bash\n# {} of {}: starts an agent of umiak {each}.\n", self.name, self.run);
+        for part in &parts {
+            if part.group.is_some_and(|group| group > 0) {
+                text += "#SBATCH hetjob\n";
+            }
+            self.directives(part, &mut text);
+        }
+        let _ = write!(
+            text,
+            "\nunit={unit}\numiak={umiak}\n\n\
+             # Slurm warns before the time limit; agents look for the file.\n\
+             limit=\n\
+             rm -f \"$unit/{LIMIT_FILE}\"\n\
+             trap 'limit=yes; : >\"$unit/{LIMIT_FILE}\"' USR1\n\n",
+            unit = quoted(self.directory.as_os_str()),
+            umiak = quoted(self.umiak.as_os_str()),
+        );
+        self.copying(&parts, &mut text);
+        self.starting(&parts, &mut text);
+        if self.options.requeue {
+            text += "if [ \"$limit\" ] && [ $code -ne 0 ]; then\n  scontrol requeue \"$SLURM_JOB_ID\"\nfi\n";
+        }
+        text + "exit $code\n"
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        let parts = parts(self.job, self.options);
+        let is_several = parts.len() > 1;
+        let part = |(group, roles): (usize, Vec<u16>)| {
+            let roles: Vec<_> = roles.iter().map(|role| &self.job.roles[usize::from(*role)]).collect();
+            Part {
+                need: self.need(Need::of(&roles[0].work.resources)),
+                tasks: roles.iter().map(|role| role.replicas).sum(),
+                group: is_several.then_some(group),
+            }
+        };
+        parts.into_iter().enumerate().map(part).collect()
+    }
+
+    /// A native option for memory or GPUs replaces the request of the roles.
+    fn need(&self, need: Need) -> Need {
+        let native = effective(self.options);
+        let has = |names: &[&str]| native.iter().any(|(name, _)| names.contains(name));
+        let gres = self.options.value("gres").is_some_and(|gres| gres.contains("gpu"));
+        Need {
+            memory: need.memory.filter(|_| !has(&["mem", "mem-per-cpu", "mem-per-gpu"])),
+            gpus: if gres || has(&["gpus", "gpus-per-node", "gpus-per-socket"]) { 0 } else { need.gpus },
+            ..need
+        }
+    }
+
+    fn directives(&self, part: &Part, text: &mut String) {
+        let mut lines = vec![("job-name", Some(self.name.to_owned())), ("ntasks", Some(part.tasks.to_string()))];
+        lines.extend(resources(&part.need).into_iter().map(|(name, value)| (name, Some(value))));
+        lines.push(("open-mode", Some("append".to_owned())));
+        lines.push(("signal", Some(format!("B:USR1@{}", self.warning()))));
+        lines.push((if self.options.requeue { "requeue" } else { "no-requeue" }, None));
+        let native = effective(self.options);
+        let queue = self.job.roles.iter().find_map(|role| role.work.queue.clone());
+        if let Some(queue) = queue.filter(|_| !native.iter().any(|(name, _)| *name == "partition")) {
+            lines.push(("partition", Some(queue)));
+        }
+        lines.extend(native.into_iter().map(|(name, value)| (name, value.map(str::to_owned))));
+        for (name, value) in lines {
+            let value = value.map(|value| format!("={}", directive(&value))).unwrap_or_default();
+            let _ = writeln!(text, "#SBATCH --{name}{value}");
+        }
+    }
+
+    /// At most half of the time limit.
+    fn warning(&self) -> u32 {
+        let limit = ["time", "time-min"].iter().filter_map(|name| seconds(self.options.value(name)?)).min();
+        let half = limit.map_or(MAX_WARNING, |limit| u32::try_from(limit / 2).unwrap_or(MAX_WARNING));
+        self.options.warning.unwrap_or(WARNING).min(half).clamp(1, MAX_WARNING)
+    }
+
+    fn copying(&self, parts: &[Part], text: &mut String) {
+        let job = |part: &Part| match part.group {
+            Some(group) => format!(" \"$SLURM_JOB_ID_HET_GROUP_{group}\""),
+            None => " \"$SLURM_JOB_ID\"".to_owned(),
+        };
+        let jobs: String = parts.iter().map(job).collect();
+        let _ = write!(
+            text,
+            "if [ ! -x \"$umiak\" ]; then\n  \
+               if [ ! -x \"$unit/{COPY_FILE}\" ]; then\n    \
+                 echo \"umiak: $umiak is not a program on $SLURMD_NODENAME, and there is no copy of it in $unit\" >&2\n    \
+                 exit 1\n  \
+               fi\n  \
+               umiak=/tmp/umiak-$SLURM_JOB_ID\n  \
+               export UMIAK_COPY=$umiak\n  \
+               for job in{jobs}; do\n    \
+                 sbcast --force --jobid=\"$job\" \"$unit/{COPY_FILE}\" \"$umiak\" || exit 1\n  \
+               done\nfi\n\n",
+        );
+    }
+
+    fn starting(&self, parts: &[Part], text: &mut String) {
+        let suffix = |part: &Part| part.group.map(|group| format!("_HET_GROUP_{group}")).unwrap_or_default();
+        let tasks: Vec<String> = parts.iter().map(|part| format!("$SLURM_TASKS_PER_NODE{}", suffix(part))).collect();
+        let own = if self.options.direct { "" } else { " --mpi=none --cpu-bind=none --distribution=block" };
+        let sruns: Vec<String> = parts.iter().map(|part| self.srun(part, &suffix(part))).collect();
+        let _ = write!(
+            text,
+            "export UMIAK_TASKS=\"{tasks}\"\n\
+             unset ${{!SLURM_CPUS_PER_TASK*}} ${{!SLURM_MEM_PER_*}} ${{!SLURM_NTASKS*}} ${{!SLURM_NPROCS*}} \
+             ${{!SLURM_GPUS*}} ${{!SLURM_TRES_PER_TASK*}}\n\
+             flags=(--export=ALL --overlap --kill-on-bad-exit=1 --wait=0{own})\n\
+             srun {sruns} &\n\
+             while kill -0 $! 2>/dev/null; do wait $!; done\n\
+             wait $!\ncode=$?\n",
+            tasks = tasks.join(";"),
+            sruns = sruns.join(" \\\n  : "),
+        );
+    }
+
+    /// The words of a part for `srun`.
+    fn srun(&self, part: &Part, suffix: &str) -> String {
+        let mut words: Vec<String> = part.group.map(|group| format!("--het-group={group}")).into_iter().collect();
+        words.push("\"${flags[@]}\"".to_owned());
+        let agent = "\"$umiak\" agent \"$unit\"";
+        if self.options.direct || part.need.gpus > 0 {
+            words.push(format!("--ntasks={}", part.tasks));
+            words.extend(resources(&part.need).into_iter().map(|(name, value)| format!("--{name}={value}")));
+        } else {
+            let nodes = format!("\"$SLURM_JOB_NUM_NODES{suffix}\"");
+            words.extend([format!("--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --mem=0")]);
+        }
+        if !self.options.direct && part.need.gpus > 0 {
+            words.push(format!("--gpu-bind=per_task:{}", part.need.gpus.saturating_mul(part.tasks)));
+            words.push("\\\n  bash -c '[ \"$SLURM_LOCALID\" -gt 0 ] || exec \"$@\"' bash".to_owned());
+        }
+        words.push(agent.to_owned());
+        words.join(" ")
+    }
+}
+
+/// Options that `sbatch` and `srun` have both.
+fn resources(need: &Need) -> Vec<(&'static str, String)> {
+    let mut options = Vec::new();
+    if need.cpus > 0 {
+        options.push(("cpus-per-task", need.cpus.to_string()));
+    }
+    options.extend(need.memory.map(|mib| ("mem-per-cpu", format!("{mib}M"))));
+    if need.gpus > 0 {
+        options.push(("gpus-per-task", need.gpus.to_string()));
+    }
+    options
+}
