@@ -197,7 +197,7 @@ impl Rendered<'_> {
             "export UMIAK_TASKS=\"{tasks}\"\n\
              unset ${{!SLURM_CPUS_PER_TASK*}} ${{!SLURM_MEM_PER_*}} ${{!SLURM_NTASKS*}} ${{!SLURM_NPROCS*}} \
              ${{!SLURM_GPUS*}} ${{!SLURM_TRES_PER_TASK*}}\n\
-             flags=(--export=ALL --overlap --kill-on-bad-exit=1 --wait=0{own})\n\
+             flags=(--export=ALL --overlap --mem=0 --kill-on-bad-exit=1 --wait=0{own})\n\
              srun {sruns} &\n\
              while kill -0 $! 2>/dev/null; do wait $!; done\n\
              wait $!\ncode=$?\n",
@@ -213,10 +213,12 @@ impl Rendered<'_> {
         let agent = "\"$umiak\" agent \"$unit\"";
         if self.options.direct || part.need.gpus > 0 {
             words.push(format!("--ntasks={}", part.tasks));
-            words.extend(resources(&part.need).into_iter().map(|(name, value)| format!("--{name}={value}")));
+            // `srun` refuses two ways to ask for memory, even in different parts.
+            let need = Need { memory: None, ..part.need };
+            words.extend(resources(&need).into_iter().map(|(name, value)| format!("--{name}={value}")));
         } else {
             let nodes = format!("\"$SLURM_JOB_NUM_NODES{suffix}\"");
-            words.extend([format!("--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --mem=0")]);
+            words.push(format!("--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1"));
         }
         if !self.options.direct && part.need.gpus > 0 {
             words.push(format!("--gpu-bind=per_task:{}", part.need.gpus.saturating_mul(part.tasks)));

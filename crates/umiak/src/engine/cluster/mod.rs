@@ -2,4 +2,6 @@
 #![allow(dead_code, reason = "the engines that use it follow")]
 
 pub(crate) mod files;
+mod command;
 pub(crate) mod scheduler;
+pub(crate) mod slurm;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+pub(crate) use umiak_core::cluster::look::{Look, Over};
 use umiak_core::machine::job::AttemptId;
 use umiak_core::plan::Plan;
 
@@ -33,49 +34,4 @@ pub(crate) trait Scheduler: Send {
 
     /// True if nothing may be left of a unit when its last agent has left and its run ends.
     fn is_awaited(&self) -> bool;
-}
-
-/// The state of a unit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// It waits, for this reason.
-    Pending {
-        reason: String,
-    },
-    /// It would wait for ever, for this reason.
-    Hopeless {
-        reason: String,
-    },
-    Running,
-    Over(Over),
-    /// The scheduler does not answer, for this reason. Nothing is known about the unit.
-    Unknown {
-        reason: String,
-    },
-}
-
-/// How a unit has ended, as its scheduler says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Over {
-    /// Its agents have exited by themselves.
-    Done,
-    /// Somebody has cancelled it.
-    Cancelled {
-        by: Option<String>,
-    },
-    Preempted {
-        reason: String,
-    },
-    TimeLimit {
-        reason: String,
-    },
-    NodeLost {
-        node: String,
-    },
-    /// Anything else, in words.
-    Failed {
-        reason: String,
-    },
-    /// The scheduler no longer knows it.
-    Forgotten,
 }

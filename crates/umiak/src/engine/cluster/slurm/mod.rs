@@ -1,0 +1,252 @@
+//! Slurm: submits units, asks about them, and cancels them. What is submitted and what answers mean is in
+//! [`umiak_core::cluster::slurm`].
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use tracing::debug;
+use umiak_core::cluster::slurm::status::{self, Report};
+use umiak_core::cluster::slurm::{Script, render};
+use umiak_core::machine::job::AttemptId;
+use umiak_core::model::SlurmOptions;
+use umiak_core::plan::Plan;
+
+use super::command::{Answer, Client, NoAnswer};
+use super::scheduler::{Look, Over, Scheduler, UnitPlace};
+
+/// The script, in the directory of the unit.
+const SCRIPT: &str = "script";
+/// The number of the job, in the directory of the unit.
+const JOB: &str = "job";
+/// Variables that choose the cluster, which submissions inside an allocation keep.
+const KEPT: &[&str] = &["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SBATCH_CLUSTERS"];
+/// Defaults that users have in their profiles, and the options that replace them. A variable would replace an option in
+/// the script.
+const DEFAULTS: &[(&str, &str)] = &[
+    ("SBATCH_ACCOUNT", "account"),
+    ("SBATCH_PARTITION", "partition"),
+    ("SBATCH_QOS", "qos"),
+    ("SBATCH_RESERVATION", "reservation"),
+    ("SBATCH_TIMELIMIT", "time"),
+];
+
+/// The Slurm cluster that its clients find.
+#[derive(Debug, Default)]
+pub(crate) struct Slurm {
+    /// `SLURM_CONF`, if it is not that of the environment.
+    conf: Option<PathBuf>,
+    /// False once `squeue --json` has printed something else than the job that was asked for.
+    is_without_json: bool,
+}
+
+impl Slurm {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    fn client(&self, program: &str) -> Client {
+        let client = Client::new(program);
+        match &self.conf {
+            Some(conf) => client.set("SLURM_CONF", conf.as_os_str().to_owned()),
+            None => client,
+        }
+    }
+
+    fn sbatch(
+        &self,
+        unit: &UnitPlace,
+        script: &Script,
+        working: &Path,
+        options: &SlurmOptions,
+    ) -> Result<String, String> {
+        let path = unit.directory.join(SCRIPT);
+        std::fs::write(&path, &script.text)
+            .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+        let mut client = self.client("sbatch").directory(working.to_owned());
+        for name in foreign(std::env::vars_os().map(|(name, _)| name), options) {
+            client = client.unset(&name);
+        }
+        let client = client.args(script.arguments.clone()).args([format!("--comment={}", comment(unit))]).args([path]);
+        let answer = client.ask().map_err(|error| error.to_string())?;
+        if !answer.is_success {
+            return Err(if answer.error.is_empty() { "sbatch failed".to_owned() } else { answer.error });
+        }
+        let job = answer.out.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default().to_owned();
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_number(number(&job)) {
+            return Err(format!("sbatch printed no job number: {}", answer.out.trim()));
+        }
+        // Without the file the job is found by its comment.
+        if let Err(error) = std::fs::write(unit.directory.join(JOB), format!("{job}\n")) {
+            debug!(%error, "the number of the job could not be written");
+        }
+        Ok(job)
+    }
+
+    /// The reports about a job. `Ok(None)`: Slurm does not know it.
+    fn reports(&mut self, job: &str) -> Result<Option<Vec<Report>>, String> {
+        if !self.is_without_json
+            && let Some(reports) = self.json(job)
+        {
+            return Ok(Some(reports));
+        }
+        let id = number(job);
+        let details = self.client("scontrol").args(cluster(job)).args(["--oneliner", "show", "job", id]).ask();
+        let is_unknown = |answer: &Answer| answer.error.contains("Invalid job id");
+        if let Ok(answer) = &details {
+            let reports = status::details(&answer.out);
+            if answer.is_success && !reports.is_empty() {
+                return Ok(Some(reports));
+            }
+        }
+        let jobs = format!("--jobs={id}");
+        let queue = self.client("squeue").args(cluster(job));
+        let queue = queue.args(["--noheader", "--states=all", status::FORMAT, &jobs]).ask();
+        match &queue {
+            Ok(answer) if answer.is_success => {
+                let reports = status::text(&answer.out);
+                return Ok((!reports.is_empty()).then_some(reports));
+            }
+            Ok(answer) if is_unknown(answer) => return Ok(None),
+            _ if details.as_ref().is_ok_and(is_unknown) => return Ok(None),
+            _ => {}
+        }
+        Err(said(queue))
+    }
+
+    /// By `squeue --json`, if the version has it, and only as long as it prints the job alone: 22.05 prints the whole queue.
+    fn json(&mut self, job: &str) -> Option<Vec<Report>> {
+        let jobs = format!("--jobs={}", number(job));
+        let answer = self.client("squeue").args(cluster(job)).args(["--json", "--states=all", &jobs]).ask().ok()?;
+        let reports = status::json(&answer.out);
+        self.is_without_json = match &reports {
+            Some(reports) => reports.iter().any(|report| report.id != number(job)),
+            None => answer.is_success || answer.error.contains("--json"),
+        };
+        let own: Vec<Report> = reports?.into_iter().filter(|report| report.id == number(job)).collect();
+        (!own.is_empty()).then_some(own)
+    }
+
+    /// The job in the accounting database, if there is one.
+    fn accounted(&self, job: &str) -> Vec<Report> {
+        let jobs = format!("--jobs={}", number(job));
+        let client = self.client("sacct").args(cluster(job));
+        let client = client.args(["--noheader", "--allocations", "--parsable2", status::FIELDS, &jobs]);
+        client.ask().ok().filter(|answer| answer.is_success).map(|it| status::accounting(&it.out)).unwrap_or_default()
+    }
+
+    /// The nodes of a list that are down now, or else the list.
+    fn lost(&self, job: &str, nodes: &str) -> String {
+        let list = format!("--nodes={nodes}");
+        let client = self.client("sinfo").args(cluster(job)).args(["--noheader", "--Node", "--format=%N|%T", &list]);
+        let down = client.ask().map(|answer| status::down(&answer.out)).unwrap_or_default();
+        if down.is_empty() { nodes.to_owned() } else { down.join(",") }
+    }
+}
+
+impl Scheduler for Slurm {
+    fn submit(&mut self, unit: &UnitPlace, plan: &Plan) -> Result<String, String> {
+        let options = &plan.cluster.slurm;
+        let umiak = options.umiak.clone().map_or_else(std::env::current_exe, Ok);
+        let umiak = umiak.map_err(|error| format!("the path of umiak is not known: {error}"))?;
+        let script = render(plan, options, &umiak, &unit.directory);
+        self.sbatch(unit, &script, &plan.directory, options)
+    }
+
+    fn find(&mut self, unit: &UnitPlace) -> Result<Option<String>, String> {
+        match std::fs::read_to_string(unit.directory.join(JOB)) {
+            Ok(text) if !text.trim().is_empty() => return Ok(Some(text.trim().to_owned())),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("the number of the job cannot be read: {error}")),
+        }
+        let queue = self.client("squeue").args(["--noheader", "--me", "--states=all", status::FORMAT]).ask();
+        match queue {
+            Ok(answer) if answer.is_success => {
+                let comment = comment(unit);
+                Ok(status::text(&answer.out).into_iter().find(|job| job.comment == comment).map(|job| job.id))
+            }
+            other => Err(said(other)),
+        }
+    }
+
+    fn look(&mut self, job: &str) -> Look {
+        let reports = match self.reports(job) {
+            Ok(Some(reports)) => reports,
+            Ok(None) => self.accounted(job),
+            Err(reason) => return Look::Unknown { reason },
+        };
+        match status::look(&reports) {
+            Look::Over(Over::NodeLost { node }) => Look::Over(Over::NodeLost { node: self.lost(job, &node) }),
+            Look::Over(Over::Cancelled { by: None }) => {
+                let by = self.accounted(job).into_iter().find_map(|report| report.cancelled_by);
+                Look::Over(Over::Cancelled { by: by.map(|user| format!("user {user}")) })
+            }
+            look => look,
+        }
+    }
+
+    /// Slurm sends SIGTERM, and SIGKILL after the `KillWait` of the site.
+    fn cancel(&mut self, job: &str, kill: bool) {
+        let mut cancels = vec![vec![number(job)]];
+        if kill {
+            // The batch shell too, which plain signals leave out.
+            cancels.insert(0, vec!["--signal=KILL", "--full", number(job)]);
+        }
+        for words in cancels {
+            match self.client("scancel").args(cluster(job)).args(words).ask() {
+                Ok(answer) if answer.is_success => {}
+                other => debug!(job, reason = said(other), "scancel failed"),
+            }
+        }
+    }
+
+    fn instance(&self, job: &str, _: AttemptId) -> Option<String> {
+        Some(format!("slurm job {}", number(job)))
+    }
+
+    /// Slurm ends the job when its script has ended, which may take longer than a user wants to wait.
+    fn is_awaited(&self) -> bool {
+        false
+    }
+}
+
+/// By which a job is found.
+fn comment(unit: &UnitPlace) -> String {
+    format!("umiak:{}", unit.name)
+}
+
+/// `12` of `12;cluster`.
+fn number(job: &str) -> &str {
+    job.split(';').next().unwrap_or(job)
+}
+
+/// The option that names the cluster of a job, if it is not the usual one.
+fn cluster(job: &str) -> Option<String> {
+    job.split_once(';').map(|(_, cluster)| format!("--clusters={cluster}"))
+}
+
+/// What a client said instead of an answer.
+fn said(answer: Result<Answer, NoAnswer>) -> String {
+    match answer {
+        Ok(Answer { error, .. }) if !error.is_empty() => error,
+        Ok(_) => "Slurm gave no answer".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The variables of an enclosing allocation, and of options that the script sets.
+fn foreign(names: impl Iterator<Item = OsString>, options: &SlurmOptions) -> Vec<OsString> {
+    let is_given = |option: &str| options.native.iter().any(|(name, _)| name == option);
+    let is_default = |name: &str| DEFAULTS.iter().any(|(variable, option)| *variable == name && !is_given(option));
+    let is_foreign = |name: &OsString| {
+        name.to_str().is_some_and(|name| {
+            let is_theirs = ["SLURM_", "SLURMD_", "SBATCH_", "SRUN_"].iter().any(|prefix| name.starts_with(prefix));
+            is_theirs && !KEPT.contains(&name) && !is_default(name)
+        })
+    };
+    names.filter(is_foreign).collect()
+}

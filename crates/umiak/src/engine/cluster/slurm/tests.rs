@@ -1,0 +1,266 @@
+//! With real Slurm. A shell script stands for the agent.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use umiak_core::cluster::slurm::render::LOG_FILE;
+use umiak_core::mask::Known;
+use umiak_core::model::{ClusterOptions, Host, Job, JobId, Policy, Role, RoleName, Wishes};
+use umiak_core::pipeline::Workload;
+use umiak_core::plan::document::{Chosen, Granted, RunPlace, SUBMISSION_VERSION, Submission, place};
+use umiak_testkit::components::{Component, is_present};
+use umiak_testkit::slurm::Slurm as Cluster;
+
+use super::*;
+
+/// What agents write about themselves, each to its own file.
+const AGENT: &str = r#"#!/bin/bash
+echo "$SLURM_NODEID $SLURM_PROCID/$SLURM_NTASKS $SLURMD_NODENAME cpus=$SLURM_CPUS_ON_NODE tasks=$UMIAK_TASKS" \
+  "again=$SLURM_RESTART_COUNT $1" >"$2/agent-$SLURM_PROCID-$SLURM_RESTART_COUNT"
+"#;
+
+/// A cluster, the directory of a unit, and a script for the agent.
+struct Room {
+    cluster: Cluster,
+    slurm: Slurm,
+    _directory: TempDir,
+    unit: UnitPlace,
+    umiak: PathBuf,
+}
+
+impl Room {
+    fn new(name: &str, agent: &str) -> Option<Self> {
+        if !is_present(Component::Slurm) {
+            return None;
+        }
+        let cluster = Cluster::start(3);
+        let directory = tempfile::Builder::new().prefix("umiak-unit-").tempdir().expect("a temporary directory");
+        let unit = UnitPlace { directory: directory.path().join(name), name: "run-1 of 'li'".to_owned() };
+        std::fs::create_dir(&unit.directory).expect("our own directory");
+        let umiak = unit.directory.join("agent");
+        write_program(&umiak, &format!("{AGENT}{agent}\n"));
+        let slurm = Slurm { conf: Some(cluster.conf()), ..Slurm::default() };
+        Some(Self { cluster, slurm, _directory: directory, unit, umiak })
+    }
+
+    fn submit(&mut self, roles: Vec<Role>, options: SlurmOptions) -> Result<String, String> {
+        let options = SlurmOptions { umiak: Some(self.umiak.clone()), ..options };
+        self.slurm.submit(&self.unit, &plan(roles, options, &self.unit.directory))
+    }
+
+    /// Waits until the job has ended.
+    fn end(&mut self, job: &str) -> Over {
+        let deadline = Instant::now() + Duration::from_secs(90);
+        loop {
+            match self.slurm.look(job) {
+                Look::Over(over) => return over,
+                look => assert!(Instant::now() < deadline, "{look:?}\n{}", self.log()),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.unit.directory.join(LOG_FILE)).unwrap_or_default()
+    }
+
+    /// What agents wrote, in their order.
+    fn agents(&self) -> Vec<String> {
+        let files = std::fs::read_dir(&self.unit.directory).expect("our own directory").flatten();
+        let is_agent = |path: &PathBuf| path.file_name().is_some_and(|it| it.to_string_lossy().starts_with("agent-"));
+        let paths = files.map(|file| file.path()).filter(is_agent);
+        let mut texts: Vec<String> = paths.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+        texts.sort();
+        texts.iter().map(|text| text.trim().to_owned()).collect()
+    }
+}
+
+fn write_program(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("our own directory");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("our own file");
+}
+
+fn role(name: &str, replicas: u32, cpus: u32) -> Role {
+    let mut role = Role::new(RoleName::new(name).expect("a name"), replicas);
+    role.work.resources.cpu_millis = (cpus > 0).then_some(cpus * 1000);
+    role.work.command = vec!["true".to_owned()];
+    role
+}
+
+fn plan(roles: Vec<Role>, slurm: SlurmOptions, directory: &Path) -> Plan {
+    let job = Job {
+        name: JobId::new("ctr").expect("a name"),
+        labels: BTreeMap::new(),
+        agent_store: false,
+        contracts: Vec::new(),
+        roles,
+        policy: Policy::default(),
+    };
+    let submission = Submission {
+        v: SUBMISSION_VERSION,
+        params: Vec::new(),
+        chosen: Chosen::default(),
+        repeats: None,
+        work: Workload::Job(Box::new(job.clone())),
+        engine: "slurm".to_owned(),
+        wishes: Wishes::default(),
+        cluster: ClusterOptions { slurm, ..ClusterOptions::default() },
+        known: Known::default(),
+        directory: directory.to_owned(),
+        document: directory.join("job.yaml"),
+        environment: BTreeMap::new(),
+        programs: vec!["/bin/true".into(); job.roles.len()],
+    };
+    let replicas: u32 = job.roles.iter().map(|role| role.replicas).sum();
+    let hosts = (0..replicas).map(|_| Host::from([127, 0, 0, 1])).collect();
+    let run = RunPlace {
+        run: "run-000001".to_owned(),
+        step: None,
+        user: "li".to_owned(),
+        cpus: 2,
+        tasks: directory.join("tasks"),
+        scratch: directory.join("scratch"),
+        attached: false,
+    };
+    place(&submission, &job, &submission.programs, run, Granted { hosts, ..Granted::default() })
+}
+
+fn native(options: &[(&str, Option<&str>)]) -> SlurmOptions {
+    let native = options.iter().map(|(name, value)| ((*name).to_owned(), value.map(str::to_owned))).collect();
+    SlurmOptions { native, ..SlurmOptions::default() }
+}
+
+#[test]
+fn an_agent_on_each_node_has_all_that_was_given_there() {
+    let Some(mut room) = Room::new("it's 100%j \"$HOME\"\n启动", "") else { return };
+    let options = native(&[("wckey", Some(r#"a "b" \c $d #e"#))]);
+    let job = room.submit(vec![role("server", 2, 20), role("trainer", 3, 20)], options).expect("accepted");
+    assert_eq!(room.end(&job), Over::Done, "{}", room.log());
+    assert_eq!(room.agents(), ["0 0/2 n1 cpus=60 tasks=3,2 again= agent", "1 1/2 n2 cpus=40 tasks=3,2 again= agent"]);
+    let shown = room.cluster.ask("squeue", &["-h", "-t", "all", "-j", &job, "-o", "%w|%k"]);
+    assert_eq!(shown, r#"a "b" \c $d #e|umiak:run-1 of 'li'"#);
+    assert_eq!(room.slurm.find(&room.unit).expect("an answer"), Some(job.clone()));
+    std::fs::remove_file(room.unit.directory.join(JOB)).expect("written by the submission");
+    assert_eq!(room.slurm.find(&room.unit).expect("an answer"), Some(job));
+    let other = UnitPlace { name: "another".to_owned(), ..room.unit.clone() };
+    assert_eq!(room.slurm.find(&other).expect("an answer"), None);
+}
+
+#[test]
+fn agents_of_several_parts_are_numbered_through() {
+    let Some(mut room) = Room::new("unit", "") else { return };
+    let job = room.submit(vec![role("server", 3, 4), role("trainer", 2, 40)], SlurmOptions::default());
+    let job = job.expect("accepted");
+    assert_eq!(room.end(&job), Over::Done, "{}", room.log());
+    let tasks = "tasks=3;1(x2) again= agent";
+    let expected = [("0 0/3", "n1", 12), ("1 1/3", "n2", 40), ("2 2/3", "n3", 40)];
+    assert_eq!(room.agents(), expected.map(|(who, node, cpus)| format!("{who} {node} cpus={cpus} {tasks}")));
+}
+
+#[test]
+fn an_agent_for_each_replica() {
+    let Some(mut room) = Room::new("unit", "") else { return };
+    let options = SlurmOptions { direct: true, ..SlurmOptions::default() };
+    let roles = vec![role("server", 1, 2), role("trainer", 2, 40), role("logger", 1, 40)];
+    let job = room.submit(roles, options).expect("accepted");
+    let over = room.end(&job);
+    assert_eq!(over, Over::Done, "{}", room.log());
+    let ranks: Vec<String> =
+        room.agents().iter().map(|it| it.split(' ').nth(1).unwrap_or_default().to_owned()).collect();
+    assert_eq!(ranks.len(), 4, "{:?}", room.agents());
+    (0..4).for_each(|rank| assert!(ranks.contains(&format!("{rank}/4")), "{ranks:?}"));
+}
+
+#[test]
+fn refusals_and_waits_in_words() {
+    let Some(mut room) = Room::new("unit", "") else { return };
+    let one = || vec![role("trainer", 1, 0)];
+    let refused = room.submit(one(), native(&[("partition", Some("nope"))])).expect_err("no such partition");
+    assert!(refused.contains("invalid partition specified: nope"), "{refused}");
+    assert!(room.unit.directory.join(SCRIPT).exists());
+    let job = room.submit(one(), native(&[("nodes", Some("9"))])).expect("accepted");
+    room.cluster.wait("Slurm has a reason", || room.cluster.ask("squeue", &["-h", "-j", &job, "-o", "%r"]) != "None");
+    assert!(matches!(room.slurm.look(&job), Look::Hopeless { .. }), "{:?}", room.slurm.look(&job));
+    room.slurm.cancel(&job, false);
+    assert_eq!(room.end(&job), Over::Cancelled { by: None });
+    let job = room.submit(one(), native(&[("begin", Some("now+1hour"))])).expect("accepted");
+    assert!(matches!(room.slurm.look(&job), Look::Pending { .. }), "{:?}", room.slurm.look(&job));
+    room.slurm.cancel(&job, true);
+    assert_eq!(room.end(&job), Over::Cancelled { by: None });
+    assert_eq!(room.slurm.look("999999"), Look::Over(Over::Forgotten));
+    assert!(room.slurm.is_without_json, "22.05 prints the whole queue");
+}
+
+#[test]
+fn ends_that_are_no_success() {
+    let Some(mut room) = Room::new("unit", "[ $SLURM_PROCID = 1 ] && exit 7; sleep 1000") else { return };
+    let spread = || native(&[("nodes", Some("2"))]);
+    let job = room.submit(vec![role("trainer", 2, 0)], spread()).expect("accepted");
+    let Over::Failed { reason } = room.end(&job) else { panic!("it failed") };
+    assert!(reason.starts_with("its script failed: exit code"), "{reason}");
+    for kill in [false, true] {
+        let job = room.submit(vec![role("trainer", 1, 0)], SlurmOptions::default()).expect("accepted");
+        room.cluster.wait("it runs", || room.cluster.state(&job) == "RUNNING");
+        room.slurm.cancel(&job, kill);
+        assert_eq!(room.end(&job), Over::Cancelled { by: None });
+    }
+    room.umiak = room.unit.directory.join("nowhere");
+    let job = room.submit(vec![role("trainer", 1, 0)], SlurmOptions::default()).expect("accepted");
+    assert!(matches!(room.end(&job), Over::Failed { .. }));
+    assert!(room.log().contains("is not a program on n1, and there is no copy of it in"), "{}", room.log());
+}
+
+/// Slurm's own warning takes half a minute to come; the same signal is sent by hand.
+#[test]
+fn a_warned_job_is_started_again() {
+    let agent = r#"[ "$SLURM_RESTART_COUNT" ] && exit 0
+        trap 'echo "agent $SLURM_PROCID: USR1"' USR1
+        until [ -e "$2/limit" ]; do sleep 0.05; done
+        exit 75"#;
+    let Some(mut room) = Room::new("unit", agent) else { return };
+    let options = SlurmOptions { requeue: true, ..native(&[("nodes", Some("2")), ("time", Some("5"))]) };
+    let job = room.submit(vec![role("trainer", 2, 0)], options).expect("accepted");
+    let unit = room.unit.directory.clone();
+    room.cluster.wait("agents run", || ["agent-0-", "agent-1-"].iter().all(|name| unit.join(name).exists()));
+    room.cluster.ask("scancel", &["--signal=USR1", "--batch", &job]);
+    room.cluster.wait("it waits again", || room.cluster.state(&job) == "PENDING");
+    assert!(matches!(room.slurm.look(&job), Look::Pending { .. }), "{:?}", room.slurm.look(&job));
+    assert_eq!(room.end(&job), Over::Done, "{}", room.log());
+    assert_eq!(room.agents().iter().filter(|line| line.contains("again=1")).count(), 2, "{:?}", room.agents());
+    assert!(!room.log().contains("USR1"), "{}", room.log());
+    assert!(!unit.join("limit").exists());
+}
+
+#[test]
+fn umiak_is_copied_to_nodes_that_do_not_have_it() {
+    let Some(mut room) = Room::new("unit", r#"echo "copy $UMIAK_COPY""#) else { return };
+    std::fs::rename(&room.umiak, room.unit.directory.join("umiak")).expect("our own file");
+    let job =
+        room.submit(vec![role("server", 1, 1), role("trainer", 1, 2)], SlurmOptions::default()).expect("accepted");
+    assert_eq!(room.end(&job), Over::Done, "{}", room.log());
+    let copy = format!("/tmp/umiak-{job}");
+    assert_eq!(room.log().matches(&format!("copy {copy}")).count(), 2, "{}", room.log());
+    std::fs::remove_file(copy).expect("left for the agent to remove");
+}
+
+#[test]
+fn a_lost_node_and_a_lost_controller() {
+    let Some(mut room) = Room::new("unit", "sleep 1000") else { return };
+    let job = room.submit(vec![role("trainer", 3, 64)], SlurmOptions::default()).expect("accepted");
+    room.cluster.wait("agents run", || room.agents().len() == 3);
+    room.cluster.kill_node(1);
+    assert_eq!(room.end(&job), Over::NodeLost { node: "n2".to_owned() });
+    room.slurm.conf = Some(room.unit.directory.join("nowhere"));
+    assert!(matches!(room.slurm.look(&job), Look::Unknown { .. }));
+}
+
+#[test]
+fn variables_of_an_enclosing_allocation_do_not_count() {
+    let names =
+        ["SLURM_CONF", "SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SRUN_DEBUG", "HOME"];
+    let foreign = foreign(names.iter().map(OsString::from), &native(&[("partition", Some("gpu"))]));
+    assert_eq!(foreign, ["SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_PARTITION", "SRUN_DEBUG"]);
+}
