@@ -220,9 +220,10 @@ fn host_file(kind: LauncherKind, hosts: &[(String, u32)]) -> String {
 impl Rendered {
     /// The command line for readers, and for `bash`.
     pub fn script(&self, unset: &[String]) -> String {
-        let mut text = "#!/usr/bin/env bash\n# Starts the agents of this unit. They do what their supervisor orders, and \
+        let mut text =
+            "#!/usr/bin/env bash\n# Starts the agents of this unit. They do what their supervisor orders, and \
                         nothing without one.\n"
-            .to_owned();
+                .to_owned();
         if !unset.is_empty() {
             let _ = writeln!(text, "unset {}", unset.join(" "));
         }

@@ -17,8 +17,8 @@ use crate::log;
 
 use super::schemas::{self, SCHEMAS};
 use super::{
-    again, attach, complete, convert, events, explain, fail, gc, lint, logs, ls, mounted, pages, plan, print, remote,
-    rm, run as runner, runs, show, stacks, stop, store, submit, wait,
+    again, attach, complete, convert, events, explain, fail, gc, keep, lint, logs, ls, mounted, pages, plan, print,
+    remote, rm, run as runner, runs, show, stacks, stop, store, submit, wait,
 };
 
 /// Planned commands. They get a message of their own instead of "there is no command".
@@ -45,6 +45,11 @@ pub fn command() -> Command {
             .subcommand(
                 remote::Rshd::augment_args(Command::new("rshd"))
                     .about("Run a worker, and the commands that `rsh` sends to it")
+                    .hide(true),
+            )
+            .subcommand(
+                keep::Keep::augment_args(Command::new("keep"))
+                    .about("Run a program that must not outlive the process at the other end of stdin")
                     .hide(true),
             )
             .subcommand(
@@ -263,6 +268,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("mounted", matches)) => mounted::run(&arguments(matches)),
         Some(("rsh", matches)) => remote::rsh(&arguments(matches)),
         Some(("rshd", matches)) => remote::rshd(&arguments(matches)),
+        Some(("keep", matches)) => finish(keep::run(&arguments(matches))),
         Some(("agent", matches)) => {
             let directory: &std::path::PathBuf = matches.get_one("directory").expect("the argument is required");
             match crate::front::agent::run(directory) {

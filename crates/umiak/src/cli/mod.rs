@@ -13,6 +13,7 @@ mod events;
 mod explain;
 mod files;
 mod gc;
+mod keep;
 mod lint;
 mod logs;
 mod ls;

@@ -274,6 +274,50 @@ impl Local {
         Ok(())
     }
 
+    /// Starts processes; how they end is news.
+    pub(crate) fn spawn(&mut self, starts: Vec<Start>) {
+        debug!(attempts = starts.len(), "start");
+        if !self.revive() {
+            return;
+        }
+        let variables = |variables: &[(String, String)]| {
+            variables.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
+        };
+        let alike = alike(&starts);
+        let is_own = |position: &usize| !alike.get(*position).copied().unwrap_or(false);
+        let own = |env: &[(String, String)]| {
+            let own = (0..env.len()).filter(is_own).map(|position| env[position].clone());
+            variables(&own.collect::<Vec<_>>())
+        };
+        let first = starts.first().map_or(&[][..], |start| &start.process.env);
+        let shared = (0..first.len()).filter(|position| !is_own(position)).map(|position| first[position].clone());
+        let set: Vec<(String, String)> = self.common.set.iter().cloned().chain(shared).collect();
+        let processes = starts
+            .iter()
+            .map(|start| (start, line_of(&start.process)))
+            .map(|(start, (program, argv, script))| ProcessSpec {
+                key: key(start.id),
+                program: bytes(&program),
+                argv,
+                script,
+                env: own(&start.process.env),
+                dir: start.process.dir.as_deref().map(bytes).unwrap_or_default(),
+                log: bytes(&start.process.log.path),
+                stderr: start.process.log.stderr.as_deref().map(bytes).unwrap_or_default(),
+                cpus: if start.bound { Vec::new() } else { start.process.cpus.clone() },
+                inherit_stdin: start.process.inherit_stdin,
+                mounts: start.process.mounts.iter().map(bound).collect(),
+            })
+            .collect();
+        let limits: Vec<ProcessLimits> = starts.into_iter().filter_map(limits).collect();
+        if !limits.is_empty() {
+            self.send(&Command::Limit(limits));
+        }
+        let unset = self.common.unset.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let batch = Batch { unset, set: variables(&set), rotate: self.common.rotate, processes };
+        self.send(&Command::Spawn(batch));
+    }
+
     fn ask_addresses(&mut self, step: StepIndex, count: u32, seed: u64) -> Option<Vec<Ipv4Addr>> {
         let addresses = self.ask(&Command::LeaseAddresses { job: step.0, count, seed }, |notice| match notice {
             Notice::Addresses(addresses) => Some(addresses.clone()),
@@ -417,46 +461,7 @@ impl Engine for Local {
     }
 
     fn start(&mut self, _: &Plan, starts: Vec<Start>) {
-        debug!(attempts = starts.len(), "start");
-        if !self.revive() {
-            return;
-        }
-        let variables = |variables: &[(String, String)]| {
-            variables.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
-        };
-        let alike = alike(&starts);
-        let is_own = |position: &usize| !alike.get(*position).copied().unwrap_or(false);
-        let own = |env: &[(String, String)]| {
-            let own = (0..env.len()).filter(is_own).map(|position| env[position].clone());
-            variables(&own.collect::<Vec<_>>())
-        };
-        let first = starts.first().map_or(&[][..], |start| &start.process.env);
-        let shared = (0..first.len()).filter(|position| !is_own(position)).map(|position| first[position].clone());
-        let set: Vec<(String, String)> = self.common.set.iter().cloned().chain(shared).collect();
-        let processes = starts
-            .iter()
-            .map(|start| (start, line_of(&start.process)))
-            .map(|(start, (program, argv, script))| ProcessSpec {
-                key: key(start.id),
-                program: bytes(&program),
-                argv,
-                script,
-                env: own(&start.process.env),
-                dir: start.process.dir.as_deref().map(bytes).unwrap_or_default(),
-                log: bytes(&start.process.log.path),
-                stderr: start.process.log.stderr.as_deref().map(bytes).unwrap_or_default(),
-                cpus: if start.bound { Vec::new() } else { start.process.cpus.clone() },
-                inherit_stdin: start.process.inherit_stdin,
-                mounts: start.process.mounts.iter().map(bound).collect(),
-            })
-            .collect();
-        let limits: Vec<ProcessLimits> = starts.into_iter().filter_map(limits).collect();
-        if !limits.is_empty() {
-            self.send(&Command::Limit(limits));
-        }
-        let unset = self.common.unset.iter().map(|name| name.as_bytes().to_vec()).collect();
-        let batch = Batch { unset, set: variables(&set), rotate: self.common.rotate, processes };
-        self.send(&Command::Spawn(batch));
+        self.spawn(starts);
     }
 
     fn stop(&mut self, targets: &[AttemptId], how: StopHow) {

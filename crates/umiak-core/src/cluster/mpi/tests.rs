@@ -17,7 +17,10 @@ fn job(roles: &[(&str, u32)]) -> Job {
 
 const LAUNCHERS: [(&str, &str); 3] = [
     ("/usr/bin/mpirun", "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n"),
-    ("/opt/openmpi/bin/mpirun", "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n"),
+    (
+        "/opt/openmpi/bin/mpirun",
+        "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n",
+    ),
     (
         "/opt/mpich/bin/mpiexec",
         "HYDRA build details:\n    Version:                                 5.0.2\n    Release Date: today\n",
