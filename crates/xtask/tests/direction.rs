@@ -109,7 +109,8 @@ const CRATES: &[Crate] = &[
             ("screen", &["log", "secrets"]),
             ("history", &[]),
             ("rendezvous", &["clock", "etcd", "network", "store"]),
-            ("engine", &[]),
+            // `mpirun` is found as commands of roles are.
+            ("engine", &["host"]),
             ("views", &["clock", "history", "screen", "secrets"]),
             ("driver", &["clock", "engine", "history", "host", "network", "screen", "secrets", "store", "views"]),
             (
@@ -156,7 +157,8 @@ const CRATES: &[Crate] = &[
             ("sandbox", &["net", "programs"]),
             ("podman", &["programs", "sandbox"]),
             ("slurm", &["programs", "sandbox"]),
-            ("components", &["freezer", "net", "podman", "programs", "slurm"]),
+            ("mpi", &[]),
+            ("components", &["freezer", "mpi", "net", "podman", "programs", "slurm"]),
             ("terminal", &["sandbox"]),
             ("kill", &["sandbox", "toy"]),
             ("simulate", &["seeds"]),

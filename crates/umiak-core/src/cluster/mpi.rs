@@ -239,5 +239,18 @@ impl Rendered {
     }
 }
 
+/// What `mpirun` said, from its log: the beginning and the end, without rules and empty lines. It is only shown; causes
+/// come from the agents.
+pub fn said(log: &str) -> String {
+    const FIRST: usize = 4;
+    const LAST: usize = 6;
+    let is_rule = |line: &str| line.len() > 3 && line.chars().all(|letter| "-=*".contains(letter));
+    let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty() && !is_rule(line)).collect();
+    if lines.len() <= FIRST + LAST + 1 {
+        return lines.join("\n");
+    }
+    [&lines[..FIRST], &["…"], &lines[lines.len() - LAST..]].concat().join("\n")
+}
+
 #[cfg(test)]
 mod tests;

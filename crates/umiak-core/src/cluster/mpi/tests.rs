@@ -108,3 +108,15 @@ fn variables_of_an_outer_launcher() {
     assert_eq!(unset, ["OMPI_COMM_WORLD_RANK", "OMPI_MCA_btl", "PMIX_NAMESPACE"]);
     assert_eq!(inherited(["HOME", "OMPI_MCA_btl"].into_iter()), Vec::<String>::new());
 }
+
+#[test]
+fn what_a_launcher_said() {
+    let rule = "-".repeat(74);
+    assert_eq!(
+        said(&format!("{rule}\nThere are not enough slots\n\n  /usr/bin/umiak\n{rule}\n")),
+        "There are not enough slots\n/usr/bin/umiak"
+    );
+    let many: String = (0..20).map(|line| format!("line {line}\n")).collect();
+    let expected = "line 0\nline 1\nline 2\nline 3\n…\nline 14\nline 15\nline 16\nline 17\nline 18\nline 19";
+    assert_eq!(said(&many), expected);
+}

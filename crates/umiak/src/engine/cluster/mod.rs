@@ -3,5 +3,6 @@
 
 pub(crate) mod files;
 mod command;
+pub(crate) mod mpi;
 pub(crate) mod scheduler;
 pub(crate) mod slurm;
