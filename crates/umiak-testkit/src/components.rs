@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use umiak_core::cluster::mpi::LauncherKind;
+
 use crate::freezer::Freezer;
+use crate::mpi::Installed;
 use crate::net;
 use crate::podman;
 use crate::programs::find_on_path;
@@ -23,8 +26,12 @@ pub enum Component {
     Torch22,
     /// uv, poetry and coverage, in a separate environment.
     Runners,
-    /// Open MPI's `mpirun` on `PATH`.
+    /// Open MPI 4's `mpirun` on `PATH`.
     OpenMpi,
+    /// Open MPI 5, in a separate environment.
+    OpenMpi5,
+    /// MPICH, in a separate environment.
+    Mpich,
     /// `etcd` on `PATH`, and `openssl` to make certificates for it.
     Etcd,
     /// Slurm's daemons and clients, and `munged`, on `PATH`. Needs root.
@@ -50,13 +57,15 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Paddle,
         Self::PaddlePs,
         Self::Torch,
         Self::Torch22,
         Self::Runners,
         Self::OpenMpi,
+        Self::OpenMpi5,
+        Self::Mpich,
         Self::Etcd,
         Self::Slurm,
         Self::Python,
@@ -78,6 +87,8 @@ impl Component {
             Self::Torch22 => "torch22",
             Self::Runners => "runners",
             Self::OpenMpi => "mpi",
+            Self::OpenMpi5 => "openmpi5",
+            Self::Mpich => "mpich",
             Self::Etcd => "etcd",
             Self::Slurm => "slurm",
             Self::Python => "python",
@@ -100,7 +111,7 @@ impl Component {
             Self::Torch => distribution(&environment()?, "torch"),
             Self::Torch22 => distribution(&torch22_environment()?, "torch"),
             Self::Runners => distribution(&runners()?, "uv"),
-            Self::OpenMpi => open_mpi(),
+            Self::OpenMpi | Self::OpenMpi5 | Self::Mpich => self.launcher().map(|found| found.launcher.version),
             Self::Etcd => etcd(),
             Self::Slurm => slurm::version(),
             Self::Python => find_on_path("python3").map(|path| path.display().to_string()),
@@ -119,6 +130,21 @@ impl Component {
             Self::Freezer => Freezer::new("probe").map(|_| "cgroup v1".to_owned()),
             Self::Corpus => corpus().map(|path| path.display().to_string()),
         }
+    }
+}
+
+impl Component {
+    /// The launcher of MPI, if the component is one and is there.
+    pub fn launcher(self) -> Option<Installed> {
+        let (program, kind) = match self {
+            Self::OpenMpi => (find_on_path("mpirun")?, LauncherKind::OpenMpi4),
+            Self::OpenMpi5 => {
+                (virtual_environment("UMIAK_OPENMPI_VENV", "openmpi")?.join("bin/mpirun"), LauncherKind::OpenMpi5)
+            }
+            Self::Mpich => (virtual_environment("UMIAK_MPICH_VENV", "mpich")?.join("bin/mpiexec"), LauncherKind::Hydra),
+            _ => return None,
+        };
+        Installed::find(program, kind)
     }
 }
 
@@ -191,13 +217,6 @@ fn distribution(environment: &Path, name: &str) -> Option<String> {
             Some(file.strip_prefix(&prefix)?.strip_suffix(".dist-info")?.to_owned())
         })
     })
-}
-
-/// `mpirun (Open MPI) 4.1.4`; other implementations have a command of that name too.
-fn open_mpi() -> Option<String> {
-    let output = Command::new("mpirun").arg("--version").stdin(Stdio::null()).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    Some(text.lines().next()?.strip_prefix("mpirun (Open MPI) ")?.to_owned())
 }
 
 /// `etcd Version: 3.4.23`

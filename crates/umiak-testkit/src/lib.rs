@@ -27,6 +27,7 @@ pub mod freezer;
 pub mod gpus;
 pub mod hostile;
 pub mod kill;
+pub mod mpi;
 pub mod net;
 pub mod podman;
 pub mod programs;

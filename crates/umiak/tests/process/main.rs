@@ -27,6 +27,7 @@ mod lint;
 mod log;
 mod log_dir;
 mod logpath;
+mod mpi;
 mod nodes;
 mod paddleflow;
 mod paddlerec;
@@ -75,6 +76,7 @@ fn main() -> std::process::ExitCode {
     store::register(&mut suite);
     etcd::register(&mut suite);
     slurm::register(&mut suite);
+    mpi::register(&mut suite);
     conformance::register(&mut suite);
     torchrun::register(&mut suite);
     frameworks::register(&mut suite);

@@ -1,6 +1,7 @@
 //! umiak where no step of one task per node started it.
 
-use umiak_testkit::components::Component::{OpenMpi, Slurm as Needed};
+use umiak_core::cluster::mpi::LauncherKind;
+use umiak_testkit::components::Component::{self, Mpich, OpenMpi, OpenMpi5, Slurm as Needed};
 use umiak_testkit::sandbox::{Sandbox, binary};
 use umiak_testkit::slurm::Slurm;
 use umiak_testkit::suite::Suite;
@@ -12,12 +13,10 @@ pub(super) fn register(suite: &mut Suite) {
         .test("slurm::elsewhere::a_batch_script_uses_its_own_node", &[Needed], batch)
         .test("slurm::elsewhere::several_tasks_on_a_node_are_refused", &[Needed], crowded)
         .test("slurm::elsewhere::each_task_may_be_a_job_of_its_own", &[Needed], apart)
-        .test("slurm::elsewhere::mpirun_in_an_allocation", &[Needed, OpenMpi], mpirun)
-        .test("slurm::elsewhere::mpirun_does_not_multiply_ranks", &[OpenMpi], multiplied);
+        .test("slurm::elsewhere::mpirun_in_an_allocation", &[Needed, OpenMpi], || mpirun(OpenMpi))
+        .test("slurm::elsewhere::open_mpi_5_in_an_allocation", &[Needed, OpenMpi5], || mpirun(OpenMpi5))
+        .test("slurm::elsewhere::mpich_in_an_allocation", &[Needed, Mpich], || mpirun(Mpich));
 }
-
-/// Root may not run it without this.
-const MPIRUN: &str = "mpirun --allow-run-as-root";
 
 fn batch() {
     let (slurm, sandbox) = (Slurm::start(3), Sandbox::new());
@@ -51,10 +50,18 @@ fn apart() {
     }
 }
 
-fn mpirun() {
+fn mpirun(component: Component) {
     let (slurm, sandbox) = (Slurm::start(3), Sandbox::new());
-    script(&sandbox, "show.sh", "touch rank.$PADDLE_TRAINER_ID.$PADDLE_TRAINERS_NUM.$OMPI_COMM_WORLD_RANK");
-    let line = format!("{MPIRUN} --map-by ppr:1:node {} launch --nproc_per_node 2 ./show.sh", binary().display());
+    let rank = "${OMPI_COMM_WORLD_RANK-$PMI_RANK}";
+    script(&sandbox, "show.sh", &format!("touch rank.$PADDLE_TRAINER_ID.$PADDLE_TRAINERS_NUM.{rank}"));
+    let launcher = component.launcher().expect("the suite has found it");
+    // Root may not run Open MPI without its option.
+    let options = match launcher.launcher.kind {
+        LauncherKind::OpenMpi4 | LauncherKind::OpenMpi5 => "--allow-run-as-root --map-by ppr:1:node",
+        LauncherKind::Hydra => "-ppn 1 -n 3",
+    };
+    let (program, umiak) = (launcher.program.display(), binary().display());
+    let line = format!("{program} {options} {umiak} launch --nproc_per_node 2 ./show.sh");
     script(&sandbox, "job.sh", &line);
     let job = slurm.submit(&sandbox, &["-N3", "-o", "out", "./job.sh"]);
     let state = slurm.wait_for_end(&job);
@@ -65,12 +72,4 @@ fn mpirun() {
         let name = format!("rank.{rank}.6.{}", rank / 2);
         assert!(sandbox.path().join(&name).exists(), "{name}: {:?}", sandbox.list("."));
     }
-}
-
-fn multiplied() {
-    let sandbox = Sandbox::new();
-    script(&sandbox, "job.sh", &format!("{MPIRUN} --oversubscribe -np 2 {} launch touch started", binary().display()));
-    let outcome = sandbox.program(&sandbox.path().join("job.sh"), [""; 0]).start().finish_unchecked();
-    outcome.expect_code(2).expect_err("error[L0036]: `mpirun` started 2 processes on this host");
-    assert!(!sandbox.path().join("started").exists());
 }
