@@ -513,6 +513,9 @@ impl Status {
     fn started(&mut self, subject: &Subject, instance: &Instance, at: u64) {
         self.pending = None;
         let instance = instance.clone();
+        if let (Some(node), Some(replica)) = (&instance.node, self.replica_mut(&subject.replica)) {
+            replica.node.clone_from(node);
+        }
         self.change(subject, |stage| *stage = Stage::Running { at, instance, ready: false, timed_out: None });
     }
 

@@ -7,6 +7,22 @@ use crate::model::Job;
 /// More tasks on a node are not believed.
 const MOST: usize = 1 << 20;
 
+/// The number of the agent that Slurm has started as this task of a step. In a part where `srun` starts all tasks, the first
+/// one on each node is an agent. `None` if the task is none.
+pub fn agent_of_task(tasks: &str, starts_all: &[bool], task: u32) -> Option<usize> {
+    let (mut agent, mut next) = (0, 0);
+    for (text, starts_all) in tasks.split(';').zip(starts_all) {
+        for count in hostlist::counts(text, MOST).ok()? {
+            if task == next {
+                return Some(agent);
+            }
+            agent += 1;
+            next += if *starts_all { count } else { 1 };
+        }
+    }
+    None
+}
+
 /// The replicas of each agent, by rank. `tasks` is the number of tasks on each node of each part of the allocation, as
 /// Slurm writes it, parts separated by `;`: `2(x3),1;4`.
 ///
@@ -36,4 +52,54 @@ pub fn seats(job: &Job, seating: &Seating, tasks: &str) -> Result<Vec<Vec<u32>>,
         }
     }
     Ok(agents)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::model::{JobId, Policy, Role, RoleName};
+
+    fn job(replicas: &[u32]) -> Job {
+        let role =
+            |(number, replicas): (usize, &u32)| Role::new(RoleName::new(format!("r{number}")).unwrap(), *replicas);
+        Job {
+            name: JobId::new("ctr").unwrap(),
+            labels: BTreeMap::default(),
+            agent_store: false,
+            contracts: Vec::new(),
+            roles: replicas.iter().enumerate().map(role).collect(),
+            policy: Policy::default(),
+        }
+    }
+
+    #[test]
+    fn nodes_have_as_many_replicas_as_tasks() {
+        let seating = Seating::Nodes { parts: vec![vec![0, 1]] };
+        assert_eq!(seats(&job(&[1, 4]), &seating, "2(x2),1").unwrap(), [vec![0, 1], vec![2, 3], vec![4]]);
+        assert_eq!(seats(&job(&[1, 1]), &seating, "2(x2)").unwrap(), [vec![0, 1], vec![]], "an agent without replicas");
+        assert!(seats(&job(&[1, 4]), &seating, "2,2").is_err(), "too few");
+        assert!(seats(&job(&[1]), &seating, "x").is_err());
+    }
+
+    #[test]
+    fn parts_of_an_allocation_have_their_own_roles() {
+        let seating = Seating::Nodes { parts: vec![vec![1], vec![0, 2]] };
+        assert_eq!(seats(&job(&[1, 2, 2]), &seating, "2;1,2").unwrap(), [vec![1, 2], vec![0], vec![3, 4]]);
+    }
+
+    #[test]
+    fn replicas_of_their_own_agents() {
+        assert_eq!(seats(&job(&[1, 2]), &Seating::Replicas, "").unwrap(), [[0], [1], [2]]);
+    }
+
+    #[test]
+    fn agents_are_the_first_tasks_of_their_nodes() {
+        let numbers =
+            |tasks: &str, all: &[bool]| (0..6).map(|task| agent_of_task(tasks, all, task)).collect::<Vec<_>>();
+        assert_eq!(numbers("2(x2)", &[false])[..3], [Some(0), Some(1), None]);
+        assert_eq!(numbers("2(x2)", &[true]), [Some(0), None, Some(1), None, None, None]);
+        assert_eq!(numbers("2;2,1", &[true, false]), [Some(0), None, Some(1), Some(2), None, None]);
+    }
 }

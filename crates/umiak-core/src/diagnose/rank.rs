@@ -163,12 +163,21 @@ impl End {
             // A process does not end itself with SIGKILL, whatever the log says.
             (Exit::Spawn(_) | Exit::Unmet { .. } | Exit::NodeLost { .. }, _) | (_, Some(SIGKILL)) => Weight::Certain,
             // The platform gives the reason; what it removes after our stop was ending anyway.
-            (Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NoRoom { .. }, _) if self.before_stop => {
+            (Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::TimeLimit { .. } | Exit::NoRoom { .. }, _)
+                if self.before_stop =>
+            {
                 Weight::Certain
             }
             // The exit is unknown, so the log decides if it has an error.
             (Exit::Lost, _) if self.kind().is_some() || self.has_own_error() => words,
-            (Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NoRoom { .. } | Exit::Lost, _) => Weight::Possible,
+            (
+                Exit::Evicted { .. }
+                | Exit::Preempted { .. }
+                | Exit::TimeLimit { .. }
+                | Exit::NoRoom { .. }
+                | Exit::Lost,
+                _,
+            ) => Weight::Possible,
             // SIGPIPE is evidence about the reader, not about the writer.
             (_, None | Some(SIGPIPE)) => words,
             // An abort or a handled signal is worth as much as the message that came with it.

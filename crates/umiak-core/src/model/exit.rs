@@ -21,6 +21,8 @@ pub enum Exit {
     Evicted { reason: String },
     /// The platform replaced it with work of higher priority.
     Preempted { reason: String },
+    /// The time that the platform had given to the job was over.
+    TimeLimit { reason: String },
     /// Its node was lost.
     NodeLost { node: String },
     /// It was not started: the platform had no room for all replicas in time.
@@ -75,6 +77,10 @@ pub enum SpawnStage {
     BindCpus,
     Mount,
     Execute,
+    /// The scheduler of a cluster did not take the job.
+    Submit,
+    /// The agent of its node could not run.
+    Agent,
 }
 
 const EAGAIN: i32 = 11;
@@ -127,6 +133,8 @@ impl SpawnStage {
             Self::BindCpus => "bind it to its CPUs",
             Self::Mount => "mount its directories",
             Self::Execute => "execute",
+            Self::Submit => "submit the job",
+            Self::Agent => "start the agent of its node",
         }
     }
 }
@@ -142,6 +150,7 @@ impl Exit {
             | Self::Unmet { reason, .. }
             | Self::Evicted { reason }
             | Self::Preempted { reason }
+            | Self::TimeLimit { reason }
             | Self::NoRoom { reason } => vec![reason],
             Self::Code { .. } | Self::Signal { .. } | Self::NodeLost { .. } | Self::Lost => Vec::new(),
         }
@@ -160,7 +169,8 @@ impl Exit {
             Self::NoRoom { .. } => ExitClass::Conflict,
             Self::Evicted { .. } | Self::Preempted { .. } | Self::NodeLost { .. } | Self::Lost => ExitClass::Transient,
             Self::Spawn(error) if error.is_temporary() => ExitClass::Transient,
-            Self::Spawn(_) => ExitClass::Permanent,
+            // Another attempt would get the same time.
+            Self::Spawn(_) | Self::TimeLimit { .. } => ExitClass::Permanent,
             Self::Unmet { .. } | Self::Code { .. } | Self::Signal { .. } => ExitClass::Unknown,
         }
     }
@@ -175,6 +185,7 @@ impl Exit {
             | Self::Unmet { .. }
             | Self::Evicted { .. }
             | Self::Preempted { .. }
+            | Self::TimeLimit { .. }
             | Self::NodeLost { .. }
             | Self::NoRoom { .. }
             | Self::Lost => None,
@@ -190,7 +201,11 @@ impl Exit {
             Self::Spawn(SpawnError { doing: SpawnStage::Execute, errno: 2, .. }) => 127,
             Self::Spawn(SpawnError { doing: SpawnStage::Execute, .. }) => 126,
             Self::Spawn(_) | Self::Unmet { .. } | Self::Lost => 125,
-            Self::Evicted { .. } | Self::Preempted { .. } | Self::NodeLost { .. } | Self::NoRoom { .. } => PLATFORM,
+            Self::Evicted { .. }
+            | Self::Preempted { .. }
+            | Self::TimeLimit { .. }
+            | Self::NodeLost { .. }
+            | Self::NoRoom { .. } => PLATFORM,
         }
     }
 
@@ -206,6 +221,7 @@ impl Exit {
             Self::Unmet { role, reason } => format!("could not be started: wait for `{role}`: {reason}"),
             Self::Evicted { reason } => format!("was evicted: {reason}"),
             Self::Preempted { reason } => format!("was pre-empted: {reason}"),
+            Self::TimeLimit { reason } => format!("was ended by a time limit: {reason}"),
             Self::NodeLost { node } => format!("was lost with its node `{node}`"),
             Self::NoRoom { reason } => format!("could not be started: {reason}"),
             Self::Lost => "was lost".to_owned(),

@@ -121,6 +121,10 @@ fn number(exit: &Exit) -> i32 {
         Exit::Spawn(error) if (error.doing, error.errno) == (SpawnStage::Execute, 2) => 127,
         Exit::Spawn(error) if error.doing == SpawnStage::Execute => 126,
         Exit::Spawn(_) | Exit::Unmet { .. } | Exit::Lost => 125,
-        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } | Exit::NoRoom { .. } => 123,
+        Exit::Evicted { .. }
+        | Exit::Preempted { .. }
+        | Exit::NodeLost { .. }
+        | Exit::NoRoom { .. }
+        | Exit::TimeLimit { .. } => 123,
     }
 }

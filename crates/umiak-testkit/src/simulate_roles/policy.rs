@@ -109,6 +109,10 @@ pub(super) fn number(exit: &Exit) -> u8 {
         Exit::Signal { signal, .. } => 128 + *signal as u8,
         Exit::Spawn(error) if error.doing == SpawnStage::Execute => 127,
         Exit::Spawn(_) | Exit::Unmet { .. } | Exit::Lost => 125,
-        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } | Exit::NoRoom { .. } => 123,
+        Exit::Evicted { .. }
+        | Exit::Preempted { .. }
+        | Exit::NodeLost { .. }
+        | Exit::NoRoom { .. }
+        | Exit::TimeLimit { .. } => 123,
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Keep) -> Done {
     let mut engine = Local::start(false, None)?;
     let grace = Duration::from_secs(arguments.grace.into());
     engine.share(Common { grace, ..Common::default() });
-    engine.spawn(vec![Start { id: ONLY, process: process(arguments), bound: false }]);
+    engine.spawn(vec![Start { id: ONLY, of_job: 1, retries: 0, process: process(arguments), bound: false }]);
     Keeper { sources, engine, stdin: Some(stdin.into()), grace, asked: 0, kill_at: None, code: None }.run()
 }
 

@@ -9,8 +9,8 @@ use umiak_core::model::{Host, Hosts, Port, Workload};
 use umiak_core::plan::PipelinePlan;
 use umiak_core::plan::document::{self, Granted, RunPlace};
 
-use crate::engine;
 use crate::engine::local::too_few_addresses;
+use crate::engine::{self, cluster};
 use crate::front::document::needs;
 use crate::front::document::submit::check_variables;
 use crate::secrets;
@@ -101,6 +101,10 @@ pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done 
             Ok(ExitCode::SUCCESS)
         }
         Output::Quiet => print_text(""),
-        Output::Human => print_text(&text(&plan, &known)),
+        Output::Human => {
+            let rendered = cluster::rendered(engine, &plan)?;
+            let rendered = rendered.map(|script| format!("\n{script}")).unwrap_or_default();
+            print_text(&(text(&plan, &known) + &rendered))
+        }
     }
 }

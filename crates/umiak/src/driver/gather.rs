@@ -60,6 +60,12 @@ impl JobDriver<'_> {
             let Some(bytes) = self.core.job.plan.role(end.slot).work.resources.memory_bytes else { continue };
             add_over_limit(evidence::of_slot(&mut evidence, end.slot), bytes >> 10);
         }
+        // The process of another node is not known here, but its node has told.
+        let elsewhere = ended.iter().chain(stopped).filter(|id| self.core.job.pid(id.slot).is_none());
+        for id in elsewhere.filter(|id| now.over_limit.contains(&id.slot) && !now.log_at_stop.contains_key(&id.slot)) {
+            let Some(bytes) = self.core.job.plan.role(id.slot).work.resources.memory_bytes else { continue };
+            add_over_limit(evidence::of_slot(&mut evidence, id.slot), bytes >> 10);
+        }
         evidence::add_interfaces(evidence.iter_mut().map(|(_, evidence)| evidence));
         // Before it leaves this node: other nodes do not know its secrets.
         for (_, evidence) in &mut evidence {

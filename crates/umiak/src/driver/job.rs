@@ -12,6 +12,7 @@ use umiak_core::model::{Exit, Instance, Slot, StepName};
 use umiak_core::pipeline::Preparation;
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Console, Log, Plan};
+use umiak_core::status::{Stage, Status};
 
 use super::probe::Prober;
 use super::store::JobStore;
@@ -28,6 +29,8 @@ pub(crate) struct JobRun {
     /// The plan of the current attempt of the job.
     pub(crate) plan: Arc<Plan>,
     pub(crate) pool: Pool,
+    /// The plan has no places yet: agents compute what depends on them.
+    pub(crate) is_placed_later: bool,
     /// What each start of the whole job needs.
     pub(crate) preparation: Preparation,
     pub(crate) now: Now,
@@ -69,6 +72,8 @@ pub(crate) struct Now {
     /// When the stop of all replicas began, and why.
     pub(crate) stopping: Option<(Instant, StopReason)>,
     pub(crate) killed: bool,
+    /// What cancelled the job in its cluster.
+    pub(super) cancelled_by: Option<String>,
     pub(crate) abandoned: bool,
     /// True once a report replaces the status line.
     pub(crate) told: bool,
@@ -113,11 +118,25 @@ impl JobRun {
             machine,
             plan,
             pool,
+            is_placed_later: false,
             preparation: Preparation::default(),
             now: Now::default(),
             prober: None,
             stores: Vec::new(),
         }
+    }
+
+    /// Keeps what is recorded of attempts that an earlier supervisor had started and that still run.
+    pub(crate) fn take_over(&mut self, adopted: &[AttemptId], status: &Status) {
+        self.now.pending.clone_from(&status.pending);
+        for slot in adopted.iter().map(|id| id.slot) {
+            self.pool.take(slot, self.plan.role(slot).work.resources);
+            let known = self.plan.at(slot).and_then(|replica| status.replica(&replica.name));
+            if let Some(Stage::Running { instance, .. }) = known.map(|known| &known.stage) {
+                self.now.instances.insert(slot, instance.clone());
+            }
+        }
+        self.now.told_started = !self.now.instances.is_empty();
     }
 
     /// Tells the mirror of a replica from those of other replicas and jobs.
@@ -144,8 +163,9 @@ impl JobRun {
         self.plan.replica(subject.rank?).map(|replica| replica.slot)
     }
 
+    /// Its process on this host.
     pub(crate) fn pid(&self, slot: Slot) -> Option<u32> {
-        self.now.instances.get(&slot)?.pid
+        self.now.instances.get(&slot).filter(|instance| instance.node.is_none())?.pid
     }
 
     /// The cluster node that runs it.

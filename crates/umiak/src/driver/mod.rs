@@ -60,7 +60,7 @@ use umiak_core::machine::attempt::End;
 use umiak_core::machine::job::{AttemptId, Event, Stand};
 use umiak_core::model::{OutputMode, Show, Slot, StepIndex, StepName, Timestamp, Whose};
 use umiak_core::plan::{Console, Log, Plan, Process};
-use umiak_core::status::{Stage, Status};
+use umiak_core::status::Status;
 
 use crate::clock::{Clock, time_of_day};
 use crate::engine::{Common, Engine, Swept};
@@ -310,16 +310,7 @@ impl JobDriver<'_> {
         if adopted.is_empty() {
             return;
         }
-        let core = &mut self.core;
-        core.job.now.pending.clone_from(&status.pending);
-        for slot in adopted.iter().map(|id| id.slot) {
-            core.job.pool.take(slot, core.job.plan.role(slot).work.resources);
-            let known = core.job.plan.at(slot).and_then(|replica| status.replica(&replica.name));
-            if let Some(Stage::Running { instance, .. }) = known.map(|known| &known.stage) {
-                core.job.now.instances.insert(slot, instance.clone());
-            }
-        }
-        core.job.now.told_started = !core.job.now.instances.is_empty();
+        self.core.job.take_over(adopted, status);
         let slots: Vec<Slot> = adopted.iter().map(|id| id.slot).collect();
         self.progress("Adopted", &[words::counted(&self.core.job.plan, &slots)]);
         self.core.set_console();

@@ -192,7 +192,7 @@ impl JobDriver<'_> {
             if self.core.job.is_shown(id.slot) {
                 self.follow(id.slot, &process.log);
             }
-            starts.push(Start { id: *id, process, bound: !given.cpus.is_empty() });
+            starts.push(Start { id: *id, of_job, retries, process, bound: !given.cpus.is_empty() });
             if starts.len() == together {
                 self.start(std::mem::take(&mut starts));
             }

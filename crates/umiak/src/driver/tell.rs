@@ -80,7 +80,10 @@ impl JobDriver<'_> {
                 Some(failed) => format!("with SIGTERM: step {failed} failed"),
                 None => "with SIGTERM: another step failed".to_owned(),
             },
-            StopReason::User => "with SIGTERM after `umiak stop`".to_owned(),
+            StopReason::User => {
+                let by = self.core.job.now.cancelled_by.as_deref().unwrap_or("`umiak stop`");
+                format!("with SIGTERM after {by}")
+            }
             StopReason::Hung => "with SIGTERM: the job hangs, no replica made progress".to_owned(),
             StopReason::Timeout => {
                 let what = if self.core.job.step.is_some() { "step" } else { "run" };
@@ -277,7 +280,10 @@ impl JobDriver<'_> {
                     Some((_, StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => {
                         Some(short_signal(signal))
                     }
-                    Some((_, StopReason::User)) => self.door.stopped_by().or_else(|| Some("`umiak stop`".to_owned())),
+                    Some((_, StopReason::User)) => {
+                        let cancelled = || core.job.now.cancelled_by.clone();
+                        self.door.stopped_by().or_else(cancelled).or_else(|| Some("`umiak stop`".to_owned()))
+                    }
                     _ => self.door.stopped_by(),
                 };
                 let Some(by) = by else { return };

@@ -280,6 +280,7 @@ impl Driver {
                 EngineNews::Started { id, .. } | EngineNews::Ready { id } | EngineNews::Ended { id, .. } => {
                     self.with(id.step, |job| job.hear_attempt(news));
                 }
+                EngineNews::Cancelled { by } => self.hear_cancelled(&by),
                 EngineNews::Pending { step, .. } => self.with(step, |job| job.hear_attempt(news)),
                 EngineNews::Cleared(_) => self.with_first(|job| job.hear_attempt(news)),
                 EngineNews::Swept(_) => {}
@@ -298,6 +299,16 @@ impl Driver {
             }
         }
         self.each(|job| job.tell_started());
+    }
+
+    /// The job was cancelled in its cluster: that is a stop by a user.
+    fn hear_cancelled(&mut self, by: &str) {
+        self.run.is_asked = true;
+        self.each(|job| job.core.job.now.cancelled_by = Some(by.to_owned()));
+        if self.conducted.is_some() {
+            return self.stop_steps(StopReason::User, false, || Event::StopAsked { kill: false });
+        }
+        self.each(|job| job.dispatch(Event::StopAsked { kill: false }));
     }
 
     /// Handles news of an engine during the sweep; attempts have ended and do not change any more.
@@ -485,9 +496,11 @@ impl JobDriver<'_> {
                 }
                 return;
             }
-            EngineNews::Output { .. } | EngineNews::Swept(_) | EngineNews::Lost { .. } | EngineNews::OneLost { .. } => {
-                return;
-            }
+            EngineNews::Output { .. }
+            | EngineNews::Cancelled { .. }
+            | EngineNews::Swept(_)
+            | EngineNews::Lost { .. }
+            | EngineNews::OneLost { .. } => return,
         };
         self.dispatch(event);
     }

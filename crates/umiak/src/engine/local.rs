@@ -709,7 +709,7 @@ mod tests {
             remote: None,
         };
         let id = AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt: 1 };
-        Start { id, process, bound: false }
+        Start { id, of_job: 1, retries: 0, process, bound: false }
     }
 
     #[test]

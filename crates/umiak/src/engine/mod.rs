@@ -51,6 +51,10 @@ pub(crate) struct Common {
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
     pub(crate) id: AttemptId,
+    /// The attempt of the whole job.
+    pub(crate) of_job: u32,
+    /// Restarts of the replica in this attempt of the job.
+    pub(crate) retries: u32,
     pub(crate) process: Process,
     /// True: it runs only on its CPUs. False: its CPUs are preferred, and a missing one does not prevent the start.
     pub(crate) bound: bool,
@@ -75,6 +79,11 @@ pub(crate) enum EngineNews {
         id: AttemptId,
         at: u64,
         bytes: Vec<u8>,
+    },
+    /// Somebody has cancelled the job in the cluster itself.
+    Cancelled {
+        /// What did: `scancel`.
+        by: String,
     },
     /// The answer to [`Engine::await_ready`].
     Ready {
@@ -292,5 +301,7 @@ pub(crate) fn end_orphans(directory: &Path, handles: &[String]) -> Result<(), Di
         mock_cluster::end_orphans(directory)
             .map_err(|error| Diagnostic::failed("stop the replicas in the cluster", &error))?;
     }
+    let in_slurm: Vec<&String> = handles.iter().filter(|handle| handle.starts_with(EngineKind::Slurm.word())).collect();
+    cluster::end_orphans(directory, &in_slurm);
     Ok(())
 }

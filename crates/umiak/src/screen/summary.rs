@@ -22,6 +22,8 @@ pub const SERVER_TIMEOUT: &str = "--server-timeout";
 #[derive(Debug, Clone, Default)]
 pub struct ReplicaPlace {
     pub host: String,
+    /// It is a node of a cluster, not this host.
+    pub is_elsewhere: bool,
     pub pid: Option<u32>,
     /// `gpu 2`, empty on CPU.
     pub devices: String,
@@ -227,6 +229,7 @@ fn tell(
     };
     let who = match &place.name {
         _ if group.len() > 1 => several(group, place_of),
+        Some(name) if place.is_elsewhere => format!("{name} on {}", place.host),
         Some(name) => name.clone(),
         None => format!("rank {} on {}", rank(finding), place.host),
     };

@@ -416,8 +416,11 @@ pub(crate) fn place(run: &RunDir, status: &Status, finding: &Finding) -> Replica
     let log =
         replica.map(|replica| log(run, status.step.as_ref(), replica, finding.subject.attempt)).unwrap_or_default();
     let is_document = run.document().exists();
+    // Its node in a cluster.
+    let node = replica.filter(|_| !status.handles.is_empty()).map(|replica| replica.node.clone());
     ReplicaPlace {
-        host,
+        is_elsewhere: node.is_some(),
+        host: node.unwrap_or(host),
         pid: None,
         devices: replica.map(|replica| replica.devices.join(",")).unwrap_or_default(),
         log,

@@ -2,6 +2,7 @@
 //!
 //! The test binary is also the toy trainer that the tests launch.
 
+mod clusters;
 mod conformance;
 mod convert;
 mod drift;
@@ -70,6 +71,7 @@ fn main() -> std::process::ExitCode {
     paddlerec::register(&mut suite);
     pai::register(&mut suite);
     pipeline_views::register(&mut suite);
+    clusters::register(&mut suite);
     convert::register(&mut suite);
     show::register(&mut suite);
     stdin::register(&mut suite);

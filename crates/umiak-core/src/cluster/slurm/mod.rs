@@ -17,5 +17,5 @@ pub mod status;
 mod tests;
 
 pub use native::check;
-pub use parts::parts;
-pub use render::{Script, render};
+pub use parts::{parts, seating};
+pub use render::{LIMIT_FILE, Script, render, starts_all};

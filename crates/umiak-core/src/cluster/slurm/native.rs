@@ -44,7 +44,7 @@ pub fn check(options: &SlurmOptions) -> Vec<Diagnostic> {
 
 fn wrong(name: &str, value: Option<&str>) -> Option<Diagnostic> {
     let option = format!("`{name}`");
-    let error = |message: String| Some(Diagnostic::error(Code::E0201, message));
+    let error = |message: String| Some(Diagnostic::error(Code::E0203, message));
     if let Some((_, instead)) = MANAGED.iter().find(|(managed, _)| *managed == name) {
         return error(format!("option {option} of Slurm is set by umiak")).map(|it| it.hint(*instead));
     }

@@ -50,6 +50,13 @@ pub fn render(plan: &Plan, options: &SlurmOptions, umiak: &Path, directory: &Pat
     Script { text, arguments: arguments(directory, &plan.directory) }
 }
 
+/// For each part of the allocation, whether `srun` starts all its tasks, of which the first one on each node is the agent.
+pub fn starts_all(job: &Job, options: &SlurmOptions) -> Vec<bool> {
+    let empty = Path::new("");
+    let rendered = Rendered { name: "", run: "", job, options, umiak: empty, directory: empty };
+    rendered.parts().iter().map(|part| part.need.gpus > 0).collect()
+}
+
 /// In the name of a log, Slurm replaces `%` and some letters.
 pub(super) fn arguments(directory: &Path, working: &Path) -> Vec<std::ffi::OsString> {
     use std::ffi::{OsStr, OsString};

@@ -1,8 +1,396 @@
-//! Engines that give jobs to a scheduler of another system.
-#![allow(dead_code, reason = "the engines that use it follow")]
+//! The engines `slurm` and `mpi`: a scheduler of another system gets an allocation with room for all replicas of a job, and
+//! agents of umiak run in it. See [`umiak_core::cluster`] for the files between them.
+//!
+//! | part | in one sentence |
+//! |---|---|
+//! | this file | the engine: a unit for each job |
+//! | [`unit`] | a unit from its submission to its end |
+//! | [`scheduler`] | what a scheduler does for a unit |
+//! | [`slurm`], [`mpi`] | the schedulers |
+//! | [`command`] | calls programs of a scheduler |
+//! | [`files`] | files that one side writes and the other follows |
 
-pub(crate) mod files;
 mod command;
+pub(crate) mod files;
 pub(crate) mod mpi;
 pub(crate) mod scheduler;
 pub(crate) mod slurm;
+mod unit;
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::{debug, info};
+use umiak_core::cluster::{self, Order, Seating, StartOrder, UnitFile};
+use umiak_core::diag::Diagnostic;
+use umiak_core::machine::job::AttemptId;
+use umiak_core::model::{ClusterOptions, Device, Exit, Job, SpawnError, SpawnStage, StepIndex, StopHow};
+use umiak_core::plan::Plan;
+use umiak_core::plan::document::{RunPlace, Submission};
+use umiak_sys::ports::{LeaseRequest, Leased};
+
+use super::actors::ended;
+use super::inbox::Inbox;
+use super::mock::Paper;
+use super::{Common, Engine, EngineKind, EngineNews, NotLeased, Start, Swept};
+use files::Lines;
+use mpi::Mpi;
+use scheduler::{Look, Scheduler, UnitPlace};
+use slurm::Slurm;
+use unit::{Begin, Ending, Unit};
+
+/// How long the scheduler may take to end a unit that nobody supervises any more.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a supervisor that exits early waits until a unit is cancelled.
+const HURRY: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    kind: EngineKind,
+    /// The directory of the run.
+    directory: PathBuf,
+    run: String,
+    submission: Submission,
+    inbox: Arc<Inbox>,
+    /// The unit of each job.
+    units: BTreeMap<StepIndex, Unit>,
+    /// Units whose jobs have ended.
+    retired: Vec<Unit>,
+    grace: Duration,
+    remove: Vec<PathBuf>,
+    paper: Paper,
+    /// `mpirun`, on the engine of that name.
+    launcher: Option<Mpi>,
+}
+
+/// The scheduler of a unit.
+fn scheduler(launcher: Option<&Mpi>) -> Box<dyn Scheduler> {
+    match launcher {
+        Some(launcher) => Box::new(launcher.another()),
+        None => Box::new(Slurm::new()),
+    }
+}
+
+fn seating(kind: EngineKind, job: &Job, options: &ClusterOptions) -> Seating {
+    match kind {
+        EngineKind::Slurm => cluster::slurm::seating(job, &options.slurm),
+        _ => Seating::Replicas,
+    }
+}
+
+/// Fails if a scheduler cannot take this job with these options.
+pub(crate) fn check(kind: EngineKind, job: &Job, options: &ClusterOptions) -> Result<(), Diagnostic> {
+    match kind {
+        EngineKind::Slurm => cluster::slurm::check(&options.slurm).into_iter().next().map_or(Ok(()), Err),
+        EngineKind::Mpi => cluster::mpi::check(job, &options.mpi),
+        _ => Ok(()),
+    }
+}
+
+/// What a scheduler gets for this plan: a script, or a command line.
+pub(crate) fn rendered(kind: EngineKind, plan: &Plan) -> Result<Option<String>, Diagnostic> {
+    let unit = directory_of(Path::new(plan.run.as_deref().unwrap_or_default()), "0.1");
+    match kind {
+        EngineKind::Slurm => {
+            let umiak = plan.cluster.slurm.umiak.clone().map_or_else(std::env::current_exe, Ok);
+            let umiak = umiak.map_err(|error| Diagnostic::failed("find its own program", &error))?;
+            Ok(Some(cluster::slurm::render(plan, &plan.cluster.slurm, &umiak, &unit).text))
+        }
+        EngineKind::Mpi => {
+            let launcher = Mpi::find(&plan.cluster.mpi)?;
+            let rendered = launcher.render(&plan.job, &plan.cluster.mpi, &unit)?;
+            Ok(Some(Mpi::script(&rendered)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The directory of a unit: `units/0.1`.
+fn directory_of(run: &Path, name: &str) -> PathBuf {
+    run.join("units").join(name)
+}
+
+fn place_of(directory: PathBuf) -> UnitPlace {
+    UnitPlace { name: directory.display().to_string(), directory }
+}
+
+impl Cluster {
+    /// Starts nothing.
+    pub(crate) fn new(
+        kind: EngineKind,
+        directory: &Path,
+        run: String,
+        submission: Submission,
+    ) -> Result<Self, Diagnostic> {
+        let launcher = match kind {
+            EngineKind::Mpi => Some(Mpi::find(&submission.cluster.mpi)?),
+            _ => None,
+        };
+        info!(engine = kind.word(), "engine started");
+        Ok(Self {
+            kind,
+            directory: directory.to_owned(),
+            run,
+            submission,
+            inbox: Arc::new(Inbox::new().map_err(|error| Diagnostic::failed("start the engine", &error))?),
+            units: BTreeMap::new(),
+            retired: Vec::new(),
+            grace: Duration::from_secs(5),
+            remove: Vec::new(),
+            paper: Paper::default(),
+            launcher,
+        })
+    }
+
+    fn handle_of(&self, name: &str) -> String {
+        format!("{}:{}/{name}", self.kind.word(), self.run)
+    }
+
+    /// The name of the next unit of a job.
+    fn next_name(&self, step: StepIndex) -> String {
+        let is_free = |name: &String| !directory_of(&self.directory, name).exists();
+        let names = (1..).map(|number: u32| format!("{}.{number}", step.0));
+        names.into_iter().find(is_free).unwrap_or_default()
+    }
+
+    /// Writes the files of a unit, and submits it.
+    fn submit(&mut self, plan: &Plan, step: StepIndex, order: &Order, ids: &[AttemptId]) -> std::io::Result<()> {
+        let name = self.next_name(step);
+        let place = place_of(directory_of(&self.directory, &name));
+        umiak_sys::files::make_own_directory(&self.directory.join("units"))?;
+        umiak_sys::files::make_own_directory(&place.directory)?;
+        let options = &plan.cluster;
+        let unit = UnitFile {
+            v: cluster::VERSION,
+            engine: self.kind.word().to_owned(),
+            submission: Submission { cluster: options.clone(), ..self.submission.clone() },
+            step,
+            job: plan.job.clone(),
+            programs: plan.commands.iter().map(|command| command.program.clone()).collect(),
+            place: RunPlace {
+                run: self.run.clone(),
+                step: plan.step.clone(),
+                user: plan.options.user.clone(),
+                cpus: 1,
+                tasks: plan.logs.dir().to_owned(),
+                scratch: plan.scratch.clone(),
+                attached: false,
+            },
+            seating: seating(self.kind, &plan.job, options),
+        };
+        files::replace(&place.directory.join(files::UNIT), &unit)?;
+        let scheduler = scheduler(self.launcher.as_ref());
+        let begin = Begin::Submit(Box::new(plan.clone()), ids.to_vec());
+        let mut lines = Lines::new(place.directory.join(files::ORDERS));
+        lines.add(order);
+        if !lines.write() {
+            return Err(std::io::Error::other("its orders cannot be written"));
+        }
+        let unit = Unit::begin(self.handle_of(&name), step, place, self.grace, &self.inbox, scheduler, begin)?;
+        self.retired.extend(self.units.insert(step, unit));
+        Ok(())
+    }
+
+    fn of(&mut self, id: AttemptId) -> Option<&mut Unit> {
+        self.units.get_mut(&id.step)
+    }
+
+    /// The attempts of each job.
+    fn by_step(targets: &[AttemptId]) -> BTreeMap<StepIndex, Vec<AttemptId>> {
+        let mut by_step: BTreeMap<StepIndex, Vec<AttemptId>> = BTreeMap::new();
+        for id in targets {
+            by_step.entry(id.step).or_default().push(*id);
+        }
+        by_step
+    }
+
+    fn retire_unit(&mut self, step: StepIndex) {
+        if let Some(mut unit) = self.units.remove(&step) {
+            unit.end(true, None);
+            self.retired.push(unit);
+        }
+    }
+}
+
+impl Engine for Cluster {
+    fn kind(&self) -> EngineKind {
+        self.kind
+    }
+
+    fn lease_ports(&mut self, _: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased> {
+        Ok(self.paper.ports(request.count))
+    }
+
+    fn lease_devices(&mut self, _: StepIndex, _: &[(u32, Device)], count: u32) -> Result<Vec<Device>, Diagnostic> {
+        Ok(Paper::devices(count))
+    }
+
+    fn release(&mut self, step: StepIndex) {
+        self.retire_unit(step);
+    }
+
+    fn retire(&mut self, step: StepIndex) {
+        self.retire_unit(step);
+    }
+
+    fn remove_at_end(&mut self, directories: &[PathBuf]) {
+        self.remove = directories.to_vec();
+    }
+
+    fn share(&mut self, common: Common) {
+        self.grace = common.grace;
+    }
+
+    /// A job keeps its unit while it can: the next unit has the next number.
+    fn handle(&self, attempts: &[AttemptId]) -> Option<String> {
+        if !self.kind.capabilities().adoption {
+            return None;
+        }
+        let step = attempts.first()?.step;
+        let unit = self.units.get(&step).filter(|unit| unit.is_open());
+        Some(unit.map_or_else(|| self.handle_of(&self.next_name(step)), |unit| unit.handle.clone()))
+    }
+
+    fn adopt(&mut self, handle: &str, live: &[AttemptId]) -> Result<Vec<AttemptId>, Diagnostic> {
+        let Some((_, name)) = handle.rsplit_once('/') else { return Ok(Vec::new()) };
+        let place = place_of(directory_of(&self.directory, name));
+        let Some(unit) = unit::read(&place.directory) else { return Ok(Vec::new()) };
+        if self.units.values().any(|unit| unit.handle == handle) {
+            return Ok(Vec::new());
+        }
+        let ordered = unit::ordered(&place.directory);
+        let live: Vec<AttemptId> = live.iter().filter(|id| ordered.contains(id)).copied().collect();
+        let mut scheduler = scheduler(self.launcher.as_ref());
+        let job = scheduler.find(&place).map_err(|reason| {
+            Diagnostic::error(umiak_core::diag::Code::J0026, "the run's cluster does not respond")
+                .row("reason", reason)
+                .hint("try again when it does")
+        })?;
+        debug!(handle, ?job, ?live, "adopt");
+        if job.is_none() {
+            return Ok(Vec::new());
+        }
+        let begin = Begin::Adopt { job, live: live.clone() };
+        let adopted = Unit::begin(handle.to_owned(), unit.step, place, self.grace, &self.inbox, scheduler, begin)
+            .map_err(|error| Diagnostic::failed("follow the agents", &error))?;
+        if live.is_empty() {
+            let mut adopted = adopted;
+            adopted.end(true, None);
+            self.retired.push(adopted);
+        } else {
+            self.retired.extend(self.units.insert(unit.step, adopted));
+        }
+        Ok(live)
+    }
+
+    fn start(&mut self, plan: &Plan, starts: Vec<Start>) {
+        debug!(attempts = starts.len(), "start");
+        let Some(first) = starts.first() else { return };
+        let step = first.id.step;
+        let ids: Vec<AttemptId> = starts.iter().map(|start| start.id).collect();
+        let order = |start: &Start| StartOrder { id: start.id, of_job: start.of_job, retries: start.retries };
+        let order = Order::Start(starts.iter().map(order).collect());
+        if self.units.get_mut(&step).is_some_and(|unit| unit.start(&order, &ids)) {
+            return;
+        }
+        if let Err(error) = self.submit(plan, step, &order, &ids) {
+            let (errno, reason) = (error.raw_os_error().unwrap_or(0), error.to_string());
+            let refused = SpawnError { doing: SpawnStage::Submit, errno, reason };
+            for id in ids {
+                self.inbox.tell(ended(id, Exit::Spawn(refused.clone())));
+            }
+        }
+    }
+
+    fn stop(&mut self, targets: &[AttemptId], how: StopHow) {
+        for (step, targets) in Self::by_step(targets) {
+            if let Some(unit) = self.units.get_mut(&step) {
+                unit.stop(&targets, how);
+            }
+        }
+    }
+
+    fn forsake(&mut self, targets: &[AttemptId]) {
+        for (step, targets) in Self::by_step(targets) {
+            if let Some(unit) = self.units.get_mut(&step) {
+                unit.order(&Order::Forsake { targets });
+            }
+        }
+    }
+
+    fn await_ready(&mut self, id: AttemptId) -> bool {
+        if let Some(unit) = self.of(id) {
+            unit.order(&Order::AwaitReady { id });
+        }
+        true
+    }
+
+    fn watch(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.inbox.watch())
+    }
+
+    fn news(&mut self) -> Vec<EngineNews> {
+        self.inbox.take()
+    }
+
+    /// Only a run with one job asks for it.
+    fn clear(&mut self, _: bool) {
+        let is_asked = self.units.values_mut().next().is_some_and(Unit::clear);
+        if !is_asked {
+            self.inbox.tell(EngineNews::Cleared(Swept::default()));
+        }
+    }
+
+    fn leave(&mut self) {
+        for unit in self.units.values_mut() {
+            unit.end(false, None);
+            unit.wait_for_cancel(HURRY);
+        }
+    }
+
+    fn end(&mut self, patient: bool) {
+        for directory in &self.remove {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+        let mut units: Vec<&mut Unit> = self.units.values_mut().chain(&mut self.retired).collect();
+        if units.is_empty() {
+            return self.inbox.tell(EngineNews::Swept(Swept::default()));
+        }
+        let ending = Ending::new(units.len(), Arc::clone(&self.inbox));
+        for unit in &mut units {
+            unit.end(patient, Some(&ending));
+        }
+    }
+}
+
+/// Ends what a dead supervisor left in a cluster, and waits for it.
+pub(super) fn end_orphans(run: &Path, handles: &[&String]) {
+    for name in handles.iter().filter_map(|handle| Some(handle.rsplit_once('/')?.1)) {
+        let place = place_of(directory_of(run, name));
+        if unit::read(&place.directory).is_none() {
+            continue;
+        }
+        let mut lines = Lines::new(place.directory.join(files::ORDERS));
+        lines.add(&Order::End { patient: true });
+        let _ = lines.write();
+        let mut scheduler = scheduler(None);
+        let Ok(Some(job)) = scheduler.find(&place) else { continue };
+        let (begun, mut is_cancelled) = (Instant::now(), false);
+        loop {
+            let look = scheduler.look(&job);
+            if matches!(look, Look::Over(_)) || begun.elapsed() > 2 * PATIENCE {
+                break;
+            }
+            let is_late = begun.elapsed() > PATIENCE;
+            if !is_cancelled && (is_late || !matches!(look, Look::Running)) {
+                is_cancelled = true;
+                scheduler.cancel(&job, is_late);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let _ = std::fs::remove_file(place.directory.join(files::UNIT));
+    }
+}

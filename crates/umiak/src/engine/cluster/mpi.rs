@@ -12,7 +12,6 @@ use std::time::Duration;
 use tracing::{debug, info};
 use umiak_core::cluster::mpi::{self, Call, HOSTS, LOG, Launcher, Rendered, SCRIPT};
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Job, MpiOptions};
 use umiak_core::plan::Plan;
 use umiak_sys::wait::Waker;
@@ -34,8 +33,6 @@ pub(crate) struct Mpi {
     program: PathBuf,
     launcher: Launcher,
     kept: Option<Kept>,
-    /// The number of the first replica of each role.
-    firsts: Vec<u32>,
 }
 
 /// A keeper, which runs `mpirun`.
@@ -64,11 +61,12 @@ impl Mpi {
         })?;
         let launcher = mpi::identify(&program, &String::from_utf8_lossy(&said))?;
         info!(program = %program.display(), %launcher, "launcher found");
-        Ok(Self { program, launcher, kept: None, firsts: Vec::new() })
+        Ok(Self { program, launcher, kept: None })
     }
 
-    pub(crate) fn launcher(&self) -> &Launcher {
-        &self.launcher
+    /// The same launcher, for another unit.
+    pub(super) fn another(&self) -> Self {
+        Self { program: self.program.clone(), launcher: self.launcher.clone(), kept: None }
     }
 
     /// What runs a job with this directory.
@@ -120,11 +118,6 @@ impl Scheduler for Mpi {
         let rendered = rendered.map_err(|diagnostic| diagnostic.message)?;
         let kept = self.start(&rendered, &unit.directory).map_err(|error| error.to_string())?;
         let name = format!("mpirun {}", kept.child.id());
-        let mut next = 0;
-        for role in &plan.job.roles {
-            self.firsts.push(next);
-            next += role.replicas;
-        }
         self.kept = Some(kept);
         Ok(name)
     }
@@ -154,10 +147,6 @@ impl Scheduler for Mpi {
             // A keeper that is gone needs no request.
             let _ = pipe.write_all(&bytes);
         }
-    }
-
-    fn instance(&self, _: &str, id: AttemptId) -> Option<String> {
-        self.firsts.get(id.slot.role as usize).map(|first| format!("mpi rank {}", first + id.slot.index))
     }
 
     fn is_awaited(&self) -> bool {

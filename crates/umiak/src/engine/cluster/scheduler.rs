@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 pub(crate) use umiak_core::cluster::look::{Look, Over};
-use umiak_core::machine::job::AttemptId;
 use umiak_core::plan::Plan;
 
 /// A unit, for its scheduler.
@@ -28,9 +27,6 @@ pub(crate) trait Scheduler: Send {
 
     /// Asks the scheduler to end a unit. `kill`: at once.
     fn cancel(&mut self, job: &str, kill: bool);
-
-    /// What a replica is called in the cluster.
-    fn instance(&self, job: &str, id: AttemptId) -> Option<String>;
 
     /// True if nothing may be left of a unit when its last agent has left and its run ends.
     fn is_awaited(&self) -> bool;

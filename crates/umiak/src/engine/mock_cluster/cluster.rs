@@ -338,6 +338,7 @@ impl Cluster {
             | EngineNews::Ready { id }
             | EngineNews::Ended { id, .. } => *id,
             EngineNews::Pending { .. }
+            | EngineNews::Cancelled { .. }
             | EngineNews::Cleared(_)
             | EngineNews::Swept(_)
             | EngineNews::Lost { .. }

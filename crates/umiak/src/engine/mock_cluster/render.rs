@@ -109,7 +109,8 @@ mod tests {
                 retries: 0,
                 given: &given,
             });
-            Start { id: AttemptId { step: StepIndex(0), slot, attempt: FIRST_ATTEMPT }, process, bound: false }
+            let id = AttemptId { step: StepIndex(0), slot, attempt: FIRST_ATTEMPT };
+            Start { id, of_job: FIRST_ATTEMPT, retries: 0, process, bound: false }
         };
         let starts: Vec<Start> = plan.replicas.iter().map(|replica| start(replica.slot)).collect();
         let common = Common { set: plan.common.clone(), ..Common::default() };

@@ -30,7 +30,6 @@ use super::document::tasks;
 use crate::engine::cluster::files::{self, Lines, Tail};
 use crate::engine::local::Local;
 use crate::engine::{Common, Engine as _, EngineNews, Start};
-use crate::host::inventory;
 use crate::secrets;
 
 /// Interval at which files are read that nothing has announced.
@@ -40,9 +39,8 @@ const CHECKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_m
 /// Time without a sign of the supervisor after which nobody is waited for.
 const FORSAKEN: Duration = Duration::from_secs(60);
 
-const SIGUSR1: i32 = 10;
-/// SIGHUP, SIGINT, SIGQUIT, SIGTERM: the unit is to end; SIGUSR1: its time limit is near.
-const HANDLED: [i32; 5] = [1, 2, 3, SIGUSR1, 15];
+/// SIGHUP, SIGINT, SIGQUIT, SIGTERM: the unit is to end.
+const HANDLED: [i32; 4] = [1, 2, 3, 15];
 
 /// The exit code after the time limit, if the unit is to be started again.
 pub(crate) const AGAIN: u8 = 75;
@@ -51,7 +49,7 @@ pub(crate) const AGAIN: u8 = 75;
 pub(crate) fn run(directory: &Path) -> Result<u8, Diagnostic> {
     let signals = Signals::block(&HANDLED).map_err(|error| Diagnostic::failed("block signals", &error))?;
     let unit: UnitFile = files::read(&directory.join(files::UNIT)).map_err(|error| {
-        Diagnostic::error(Code::E0104, format!("`{}` cannot be read on this node", directory.display()))
+        Diagnostic::error(Code::E0204, format!("`{}` cannot be read on this node", directory.display()))
             .row("node", place::node())
             .row("reason", error.to_string())
             .hint("`UMIAK_HOME` must be on a file system that all nodes see at the same path")
@@ -76,7 +74,7 @@ pub(crate) fn run(directory: &Path) -> Result<u8, Diagnostic> {
         return Ok(0);
     };
     let plan = place::plan(&unit, &placement, &site).ok_or_else(|| {
-        Diagnostic::error(Code::E0104, "the places of the agents do not fit the job")
+        Diagnostic::error(Code::E0204, "the places of the agents do not fit the job")
             .row("agent", site.number.to_string())
     })?;
     let seats = site.own().iter().filter_map(|rank| Some(plan.replicas.get(*rank as usize)?.slot));
@@ -225,22 +223,24 @@ impl Running<'_> {
     fn wait(&mut self) -> Result<(), Diagnostic> {
         let next = self.awaited.values().map(|(at, _)| *at).chain(self.kill_at).min();
         let timeout = next.map_or(EVERY, |at| at.saturating_duration_since(Instant::now()).min(EVERY));
-        let (heard, news) = {
+        let has_news = {
             let mut fds = vec![self.signals.as_fd(), self.posted.socket.as_fd()];
             fds.extend(self.engine.watch());
             let ready = readable(&fds, Some(timeout)).map_err(|error| Diagnostic::failed("wait for events", &error))?;
-            (ready[0], ready.get(2).copied().unwrap_or(false))
+            ready.get(2).copied().unwrap_or(false)
         };
         self.posted.drain();
-        if news {
+        // First: Slurm signals the replicas too, and their ends are its doing.
+        for signal in self.signals.read() {
+            info!(signal, "signal");
+            self.ask(Asked::End);
+        }
+        if self.agent.asked().is_none() && place::is_limit(self.posted.directory) {
+            self.ask(Asked::Limit);
+        }
+        if has_news {
             for news in self.engine.news() {
                 self.hear(news);
-            }
-        }
-        if heard {
-            for signal in self.signals.read() {
-                info!(signal, "signal");
-                self.ask(if signal == SIGUSR1 { Asked::Limit } else { Asked::End });
             }
         }
         Ok(())
@@ -297,14 +297,17 @@ impl Running<'_> {
                 self.posted.flush();
                 self.is_over = true;
             }
-            EngineNews::Lost { why, .. } => {
+            EngineNews::Lost { why, .. } | EngineNews::OneLost { why, .. } => {
                 warn!(?why, "the guardian was killed");
                 let live: Vec<AttemptId> = self.agent.live().collect();
                 for id in live {
                     self.hear(EngineNews::Ended { id, exit: Exit::Lost, usage: None, over_limit: false });
                 }
             }
-            EngineNews::Ready { .. } | EngineNews::Output { .. } | EngineNews::Pending { .. } => {}
+            EngineNews::Ready { .. }
+            | EngineNews::Output { .. }
+            | EngineNews::Pending { .. }
+            | EngineNews::Cancelled { .. } => {}
         }
     }
 
@@ -356,7 +359,7 @@ impl Running<'_> {
                 let _ = std::fs::remove_dir_all(self.plan.meeting_dir(membership.group, of_job - 1));
             }
         }
-        Ok(Start { id, process, bound: false })
+        Ok(Start { id, of_job, retries, process, bound: false })
     }
 
     fn place(&self) -> &Place {

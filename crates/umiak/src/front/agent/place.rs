@@ -6,11 +6,12 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use umiak_core::cluster::seats::seats;
-use umiak_core::cluster::{Order, Place, Placement, Told, UnitFile};
+use umiak_core::cluster::seats::{agent_of_task, seats};
+use umiak_core::cluster::slurm::{LIMIT_FILE, starts_all};
+use umiak_core::cluster::{Order, Place, Placement, Seating, Told, UnitFile};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Exit, Slot, Workload};
+use umiak_core::model::{Exit, Slot};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Plan, nodes};
 use umiak_sys::memory::MemoryCgroup;
@@ -61,14 +62,18 @@ pub(super) fn site(unit: &UnitFile) -> Result<Site, Diagnostic> {
         "slurm" => &["SLURM_PROCID"],
         _ => &["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"],
     };
-    let number = names.iter().find_map(|name| number_in(name));
+    let tasks = std::env::var(TASKS).unwrap_or_default();
+    let task: Option<u32> = names.iter().find_map(|name| number_in(name));
+    let number = task.and_then(|task| match &unit.seating {
+        Seating::Replicas => Some(task as usize),
+        Seating::Nodes { .. } => agent_of_task(&tasks, &starts_all(&unit.job, &unit.submission.cluster.slurm), task),
+    });
     let number = number.ok_or_else(|| {
-        Diagnostic::error(Code::E0104, "an agent is started by its engine, not by hand")
+        Diagnostic::error(Code::E0204, "an agent is started by its engine, not by hand")
             .row("variable", names.join(", "))
     })?;
-    let tasks = std::env::var(TASKS).unwrap_or_default();
     let seats = seats(&unit.job, &unit.seating, &tasks).map_err(|reason| {
-        Diagnostic::error(Code::E0104, "the allocation does not fit the job").row("reason", reason)
+        Diagnostic::error(Code::E0204, "the allocation does not fit the job").row("reason", reason)
     })?;
     Ok(Site { number, seats, again: number_in("SLURM_RESTART_COUNT").unwrap_or(0) })
 }
@@ -166,6 +171,11 @@ impl Meeting<'_, '_> {
             self.posted.flush();
         }
     }
+}
+
+/// True if the script of the unit says that its time limit is near.
+pub(super) fn is_limit(directory: &Path) -> bool {
+    directory.join(LIMIT_FILE).exists()
 }
 
 /// The plan with the places of all agents. Threads are those of this node.

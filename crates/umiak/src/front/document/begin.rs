@@ -7,7 +7,7 @@ use umiak_core::facts::{Began, Outcome};
 use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{Again, AttemptId, Machine};
 use umiak_core::mask::Known;
-use umiak_core::model::{ExitCodes, Generation, Pipeline, StepIndex, Workload};
+use umiak_core::model::{ExitCodes, Generation, Hosts, Pipeline, StepIndex, Workload};
 use umiak_core::plan::document::Submission;
 use umiak_core::plan::{PipelinePlan, Plan, Replica, Wishes};
 use umiak_core::status::{PipelineStatus, State, Status};
@@ -23,6 +23,7 @@ use crate::driver::record::{Journal, Recorder};
 use crate::driver::sources::Sources;
 use crate::driver::store::JobStore;
 use crate::driver::{self, Driver, JobRun, Run, Talk};
+use crate::engine::cluster::Cluster;
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
 use crate::engine::mock_cluster::MockCluster;
@@ -150,7 +151,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
         return Err(Diagnostic::error(Code::L0001, message).hint("use `--engine local`, or omit `--stdin`").into());
     }
     early.hear()?;
-    let mut engine = start_engines(&site.submission.work.engines(kind), &run, wishes, room)?;
+    let mut engine = start_engines(&site.submission.work.engines(kind), &run, &site.submission, room)?;
     // The lock is free when supervisor and guardian have exited, and the replicas with them.
     engine.keep(writer.lock());
     early.watch = Some(Watch::start(&early.sources, early.voice.clone())?);
@@ -172,12 +173,13 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
             let mut machine = Machine::new(plan.job.clone(), CODES, fastrand::u64(..));
             let mut adopted = Vec::new();
             if why != Began::Submitted {
-                adopted = adopt(engine.as_mut(), &plan, status)?;
+                adopted = adopt(engine.as_mut(), StepIndex::default(), &plan, status)?;
                 machine.recover(status, again(why), &|id| adopted.contains(&id));
             }
             let stores = JobStore::open(&plan, &mut None)?;
             let mut job = JobRun::new(None, machine, Arc::new(plan), pool);
             job.stores = stores;
+            job.is_placed_later = kind.capabilities().hosts == Hosts::Placed;
             Begun::Job(Box::new(job), adopted)
         }
         Workload::Pipeline(pipeline) => {
@@ -261,12 +263,12 @@ fn check_stage(run: &RunDir, why: Began, status: &Status) -> Result<(), Diagnost
 fn start_engines(
     kinds: &[EngineKind],
     run: &RunDir,
-    wishes: Wishes,
+    submission: &Submission,
     mut room: Option<MemoryCgroup>,
 ) -> Result<Box<dyn Engine>, Diagnostic> {
     let mut engines = Vec::new();
     for kind in kinds {
-        engines.push(start_engine(*kind, run, wishes, room.take())?);
+        engines.push(start_engine(*kind, run, submission, room.take())?);
     }
     if engines.len() == 1 {
         return Ok(engines.remove(0));
@@ -278,26 +280,31 @@ fn start_engines(
 fn start_engine(
     kind: EngineKind,
     run: &RunDir,
-    wishes: Wishes,
+    submission: &Submission,
     room: Option<MemoryCgroup>,
 ) -> Result<Box<dyn Engine>, Diagnostic> {
     let not_started = |error: std::io::Error| Diagnostic::failed("start the engine", &error);
     Ok(match kind {
-        EngineKind::Local => Box::new(Local::start(wishes.isolate, room)?),
+        EngineKind::Local => Box::new(Local::start(submission.wishes.isolate, room)?),
         EngineKind::Mock => Box::new(Mock::new().map_err(not_started)?),
         EngineKind::MockCluster => Box::new(MockCluster::new(run.path(), run.id().to_string()).map_err(not_started)?),
         EngineKind::Slurm | EngineKind::Mpi => {
-            let message = format!("the engine `{}` is not built yet", kind.word());
-            return Err(Diagnostic::error(Code::L0003, message).hint("`--engine local` runs on this host"));
+            let (run, id) = (run.path(), run.id().to_string());
+            Box::new(Cluster::new(kind, run, id, submission.clone())?)
         }
     })
 }
 
 /// The attempts that the engine still runs after the supervisor died. The others are lost.
-fn adopt(engine: &mut dyn Engine, plan: &Plan, status: &Status) -> Result<Vec<AttemptId>, Diagnostic> {
+pub(super) fn adopt(
+    engine: &mut dyn Engine,
+    step: StepIndex,
+    plan: &Plan,
+    status: &Status,
+) -> Result<Vec<AttemptId>, Diagnostic> {
     let live = |replica: &Replica| {
         let known = status.replica(&replica.name).filter(|known| known.is_live())?;
-        Some(AttemptId { step: StepIndex::default(), slot: replica.slot, attempt: known.attempt })
+        Some(AttemptId { step, slot: replica.slot, attempt: known.attempt })
     };
     let live: Vec<AttemptId> = plan.replicas.iter().filter_map(live).collect();
     let mut adopted = Vec::new();

@@ -68,8 +68,9 @@ impl Door for DocumentDoor {
             return ReplicaPlace::default();
         };
         ReplicaPlace {
+            is_elsewhere: core.job.node(replica.slot).is_some(),
             host: core.job.node(replica.slot).unwrap_or_else(umiak_sys::host::name),
-            pid: core.job.pid(replica.slot),
+            pid: core.job.now.instances.get(&replica.slot).and_then(|instance| instance.pid),
             devices: Device::described(DeviceKind::Gpu, core.job.pool.devices_of(replica.slot)),
             log: core.job.plan.log(replica, finding.subject.attempt).path.display().to_string(),
             name: Some(match &core.job.step {
@@ -86,6 +87,10 @@ impl Door for DocumentDoor {
     fn make(&mut self, core: &mut Core<'_>, id: AttemptId, process: &Process) -> std::io::Result<()> {
         let Some(replica) = core.job.plan.at(id.slot) else { return Ok(()) };
         let Some(dir) = core.job.plan.attempt_dir(replica, id.attempt) else { return Ok(()) };
+        if core.job.is_placed_later {
+            // An agent fills it, once it knows the places of all.
+            return umiak_sys::files::make_directory(&dir);
+        }
         let common = core.job.step.as_ref().map(|_| core.job.plan.common.as_slice());
         tasks::make(&dir, process, common, &self.known)?;
         if let Some(membership) = replica.member {

@@ -16,7 +16,7 @@ use umiak_core::pipeline::{Answer, Scope, Tree as _};
 use umiak_core::plan::document;
 use umiak_core::status::{NodeStatus, PipelineStatus, Status};
 
-use super::begin::CODES;
+use super::begin::{CODES, adopt};
 use super::results::{Found, Results};
 use super::site::Site;
 use super::submit;
@@ -273,11 +273,18 @@ impl PipelineSteps {
             self.gpus.insert(id, gpus);
         }
         let mut machine = job::Machine::new(job, CODES, fastrand::u64(..)).of_step(id);
-        if let Some(status) = self.recorded.remove(&name) {
-            machine.recover(&status, job::Again::Unfinished, &|_| false);
+        let recorded = self.recorded.remove(&name);
+        let mut adopted = Vec::new();
+        if let Some(status) = &recorded {
+            adopted = adopt(desk.engine, id, &plan, status)?;
+            machine.recover(status, job::Again::Unfinished, &|attempt| adopted.contains(&attempt));
         }
         let stores = JobStore::open(&plan, &mut self.stores)?;
         let mut job = JobRun::new(Some(name), machine, Arc::new(plan), pool);
+        if let Some(status) = &recorded {
+            job.take_over(&adopted, status);
+        }
+        job.is_placed_later = can.hosts == Hosts::Placed;
         (job.preparation, job.stores) = (preparation, stores);
         Ok(Some(job))
     }

@@ -15,7 +15,7 @@ use umiak_core::plan::document::{Chosen, SUBMISSION_VERSION as VERSION, Submissi
 use umiak_core::plan::{self, MAX_VARIABLE, PipelinePlan, Plan, Wishes};
 
 use super::mounts::check_mounts;
-use crate::engine::{self, Capabilities};
+use crate::engine::{self, Capabilities, cluster};
 use crate::front::preparing;
 use crate::history::{Home, RunDir, replace};
 use crate::host::inventory;
@@ -31,6 +31,15 @@ pub(crate) fn submission(
     let (work, known) = (document.work.clone(), document.secrets.clone());
     let environment = inventory::environment();
     check_mounts(&work, engine.kind, &directory)?;
+    match &work {
+        Workload::Job(job) => cluster::check(engine.kind, job, &engine.cluster)?,
+        Workload::Pipeline(pipeline) => {
+            for step in pipeline.iter_steps() {
+                let own = step.engine.as_ref().unwrap_or(engine);
+                cluster::check(own.kind, &step.job, &own.cluster)?;
+            }
+        }
+    }
     let programs = match &work {
         Workload::Job(job) => programs(job, engine.kind.capabilities(), &directory, &environment)?,
         Workload::Pipeline(_) => Vec::new(),

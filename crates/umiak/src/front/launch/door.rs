@@ -112,6 +112,7 @@ impl LaunchDoor {
         ReplicaPlace {
             name: name(&core.job.plan, subject, &host),
             host,
+            is_elsewhere: false,
             pid: core.job.pid(replica.slot),
             devices: kind.map(|kind| Device::described(kind, &replica.devices)).unwrap_or_default(),
             log,
@@ -181,6 +182,7 @@ impl Door for LaunchDoor {
         match elsewhere {
             Some(place) => ReplicaPlace {
                 host: place.host.clone(),
+                is_elsewhere: false,
                 pid: place.pid,
                 devices: place.devices.clone(),
                 log: self.gathered(&core.job.plan, place.rank).unwrap_or_else(|| place.log.clone()),

@@ -27,6 +27,7 @@ use std::process::Command;
 use serde_json::Value;
 use umiak::history::{Home, RunDir, is_held};
 use umiak_testkit::sandbox::{Outcome, Run, Running, Sandbox};
+use umiak_testkit::slurm::Slurm;
 use umiak_testkit::suite::Suite;
 use umiak_testkit::toy::actor;
 
@@ -63,6 +64,8 @@ struct Stage {
     sandbox: Sandbox,
     engine: &'static str,
     path: String,
+    /// `SLURM_CONF`.
+    slurm: Option<PathBuf>,
 }
 
 impl Stage {
@@ -73,12 +76,26 @@ impl Stage {
         // Found on `PATH`, but not executable by the kernel.
         program(&programs.join("broken"), "#!/no/such/interpreter\n");
         let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
-        Self { sandbox, engine, path }
+        Self { sandbox, engine, path, slurm: None }
+    }
+
+    /// In this cluster.
+    fn on(engine: &'static str, slurm: Option<&Slurm>) -> Self {
+        Self { slurm: slurm.map(Slurm::conf), ..Self::new(engine) }
+    }
+
+    /// Another directory, for the same engine and cluster.
+    fn another(&self) -> Self {
+        Self { slurm: self.slurm.clone(), ..Self::new(self.engine) }
     }
 
     /// Runs the line, split at spaces.
     fn umiak(&self, line: &str) -> Run<'_> {
-        self.sandbox.umiak(line.split_whitespace()).env("PATH", &self.path)
+        let run = self.sandbox.umiak(line.split_whitespace()).env("PATH", &self.path);
+        match &self.slurm {
+            Some(conf) => run.env("SLURM_CONF", conf),
+            None => run,
+        }
     }
 
     /// Runs `umiak run` on this document, with facts on stdout.

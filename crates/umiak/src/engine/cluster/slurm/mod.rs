@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use tracing::debug;
 use umiak_core::cluster::slurm::status::{self, Report};
 use umiak_core::cluster::slurm::{Script, render};
-use umiak_core::machine::job::AttemptId;
 use umiak_core::model::SlurmOptions;
 use umiak_core::plan::Plan;
 
@@ -183,7 +182,8 @@ impl Scheduler for Slurm {
             Look::Over(Over::NodeLost { node }) => Look::Over(Over::NodeLost { node: self.lost(job, &node) }),
             Look::Over(Over::Cancelled { by: None }) => {
                 let by = self.accounted(job).into_iter().find_map(|report| report.cancelled_by);
-                Look::Over(Over::Cancelled { by: by.map(|user| format!("user {user}")) })
+                let by = by.map_or_else(|| "`scancel`".to_owned(), |user| format!("`scancel` of {user}"));
+                Look::Over(Over::Cancelled { by: Some(by) })
             }
             look => look,
         }
@@ -202,10 +202,6 @@ impl Scheduler for Slurm {
                 other => debug!(job, reason = said(other), "scancel failed"),
             }
         }
-    }
-
-    fn instance(&self, job: &str, _: AttemptId) -> Option<String> {
-        Some(format!("slurm job {}", number(job)))
     }
 
     /// Slurm ends the job when its script has ended, which may take longer than a user wants to wait.

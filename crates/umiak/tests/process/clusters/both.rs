@@ -1,0 +1,234 @@
+//! What all schedulers do alike.
+
+use std::collections::BTreeMap;
+
+use umiak_testkit::components::{Component, trials};
+use umiak_testkit::suite::Suite;
+
+use super::{Engine, Site};
+use crate::frameworks::virtual_environment;
+
+pub(super) fn register(suite: &mut Suite) {
+    for engine in Engine::ALL {
+        let word = engine.word();
+        let mut test = |name: &str, more: &[Component], run: fn(Site)| {
+            let needs: Vec<Component> = [engine.needs()].iter().chain(more).copied().collect();
+            suite.test(&format!("{word}: {name}"), &needs, move || run(Site::new(engine)));
+        };
+        test("trainers know each other", &[], trainers);
+        test("servers, then trainers", &[], servers);
+        test("the rank that fails is named, and the others stop", &[], failure);
+        test("restarts keep the allocation", &[], restart);
+        test("words and variables arrive unchanged", &[], unchanged);
+        test("64 replicas, again and again", &[], many);
+        test("very short replicas do not hang", &[], short);
+        test("processes that a replica left are stopped", &[], left);
+        test("a killed agent is a lost replica, not a hang", &[], killed_agent);
+        test("real torch trains", &[Component::Torch], torch);
+    }
+}
+
+const SHOW: &str = r#"umiak: v1
+name: show
+contracts: [torch, paddle]
+roles:
+  trainer:
+    replicas: 4
+    command: echo "$RANK/$WORLD_SIZE $PADDLE_TRAINER_ID/$PADDLE_TRAINERS_NUM $MASTER_ADDR:$MASTER_PORT $PADDLE_TRAINER_ENDPOINTS $PADDLE_CURRENT_ENDPOINT"
+"#;
+
+fn trainers(site: Site) {
+    let outcome = site.run(SHOW).finish();
+    outcome.expect_code(0).expect_err("finished 4 replicas");
+    let lines: Vec<String> = (0..4).map(|rank| site.log(&format!("trainer-{rank}"), 1)).collect();
+    let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
+    for (rank, words) in words.iter().enumerate() {
+        assert_eq!(words[..2], [format!("{rank}/4"), format!("{rank}/4")], "{lines:?}");
+        let endpoints: Vec<&str> = words[3].split(',').collect();
+        assert_eq!((endpoints.len(), endpoints[rank]), (4, words[4]), "its own endpoint is in the list at its rank");
+    }
+    assert!(words.iter().all(|other| other[2..4] == words[0][2..4]), "all have the same lists: {lines:?}");
+    site.assert_nothing_left();
+}
+
+const SERVERS: &str = r#"umiak: v1
+name: ps
+roles:
+  pserver:
+    replicas: 2
+    ports: {rpc: 1}
+    completes: false
+    command: [python3, -c, "import os, socket, time\ns = socket.socket()\ns.bind(('', int(os.environ['UMIAK_PORT_RPC'])))\ns.listen()\ntime.sleep(1000)"]
+  trainer:
+    replicas: 2
+    start_after: pserver
+    command: [python3, -c, "import os, socket\nfor at in os.environ['UMIAK_ENDPOINTS_PSERVER_RPC'].split(','):\n    host, port = at.rsplit(':', 1)\n    socket.create_connection((host, int(port)), 10).close()\nprint('connected to all')"]
+"#;
+
+fn servers(site: Site) {
+    site.run(SERVERS).finish().expect_code(0);
+    for trainer in ["trainer-0", "trainer-1"] {
+        assert_eq!(site.log(trainer, 1), "connected to all\n");
+    }
+    site.assert_nothing_left();
+}
+
+fn failure(site: Site) {
+    let document = "umiak: v1\nname: fail\ncontracts: [torch]\nroles:\n  trainer:\n    replicas: 4\n    command: 'echo up; if [ $RANK = 2 ]; then sleep 0.3; echo \"ValueError: bad sample\" >&2; exit 7; fi; sleep 1000'\n";
+    let outcome = site.run(document).finish();
+    outcome
+        .expect_code(7)
+        .expect_err("✗ trainer-2 on ")
+        .expect_err("exited with 7")
+        .expect_err("ValueError: bad sample");
+    outcome.expect_err("stopped by us");
+    site.assert_nothing_left();
+}
+
+fn restart(site: Site) {
+    let document = "umiak: v1\nname: again\npolicy: {restarts: 2, backoff: 10ms}\ncontracts: [torch]\nroles:\n  trainer:\n    replicas: 3\n    command: 'echo attempt $UMIAK_ATTEMPT; if [ $RANK = 1 ] && [ $UMIAK_ATTEMPT -lt 3 ]; then exit 5; fi; sleep 0.2'\n";
+    site.run(document).finish().expect_code(0);
+    for attempt in 1..=3 {
+        assert_eq!(site.log("trainer-1", attempt), format!("attempt {attempt}\n"));
+    }
+    if site.engine == Engine::Slurm {
+        assert_eq!(site.sandbox.list("state/runs/run-000001/units"), ["0.1"], "one allocation for all attempts");
+    }
+    site.assert_nothing_left();
+}
+
+/// Hard words for shells, schedulers and JSON.
+const HARD: [&str; 12] = [
+    "plain",
+    "two words",
+    "it's \"quoted\"",
+    "$HOME `id` $(id) \\ \\n",
+    "line one\nline two\n",
+    "tab\there",
+    "ünïcödé 训练 🚣",
+    "* ? [a-z] {a,b} ~",
+    "; & | < > ( ) # !",
+    "%t %j %% %",
+    ":",
+    "-np",
+];
+
+fn unchanged(site: Site) {
+    let all: Vec<String> = HARD.iter().map(|word| (*word).to_owned()).chain(random_words()).collect();
+    let directory = "dir with ' quote $ and 训练";
+    let program = "import json, os, sys\njson.dump([sys.argv[1:], os.environ['HARD'], os.getcwd()], sys.stdout)";
+    let quoted = |text: &str| serde_json::to_string(text).expect("a string");
+    let words: Vec<String> = all.iter().map(|word| quoted(word)).collect();
+    let document = format!(
+        "umiak: v1\nname: hard\nroles:\n  trainer:\n    replicas: 2\n    dir: {}\n    env: {{HARD: {}}}\n    command: [python3, -c, {}, {}]\n",
+        quoted(directory),
+        quoted(&all.concat()),
+        quoted(program),
+        words.join(", ")
+    );
+    std::fs::create_dir(site.sandbox.path().join(directory)).expect("the sandbox can be written");
+    site.run(&document).finish().expect_code(0);
+    for replica in ["trainer-0", "trainer-1"] {
+        let seen: (Vec<String>, String, String) = serde_json::from_str(&site.log(replica, 1)).expect("JSON");
+        let there = site.sandbox.path().join(directory).display().to_string();
+        assert_eq!(seen, (all.clone(), all.concat(), there));
+    }
+    site.assert_nothing_left();
+}
+
+/// Words of random characters, without NUL.
+fn random_words() -> Vec<String> {
+    let character = || match fastrand::u32(0..4) {
+        0 => fastrand::char('\u{1}'..='\u{7f}'),
+        1 => *fastrand::choice(&['\'', '"', '$', '\\', '`', ' ', '\n', '\t', '%', '*']).expect("some"),
+        _ => fastrand::char(..),
+    };
+    let is_possible = |character: &char| *character != '\0' && !character.is_control() || "\n\t".contains(*character);
+    let word = |_| (0..fastrand::usize(1..40)).map(|_| character()).filter(is_possible).collect();
+    (0..trials(50)).map(word).collect()
+}
+
+fn many(site: Site) {
+    let document = "umiak: v1\nname: many\ncontracts: [torch]\nroles: {trainer: {replicas: 64, command: 'echo $RANK of $WORLD_SIZE'}}\n";
+    for _ in 0..trials(50).min(20) {
+        let run = site.run(document).finish();
+        run.expect_code(0).expect_err("finished 64 replicas");
+    }
+    let ends: BTreeMap<u32, String> = (0..64).map(|rank| (rank, site.log(&format!("trainer-{rank}"), 1))).collect();
+    assert!(ends.iter().all(|(rank, log)| *log == format!("{rank} of 64\n")), "{ends:?}");
+    site.assert_nothing_left();
+}
+
+/// Open MPI 4.1 hangs if many of its processes exit at once: agents stay until all are told to go.
+fn short(site: Site) {
+    let document = "umiak: v1\nname: short\nroles: {trainer: {replicas: 64, command: ['true']}}\n";
+    for _ in 0..trials(50).div_ceil(10) {
+        site.run(document).finish().expect_code(0);
+    }
+    site.assert_nothing_left();
+}
+
+fn left(site: Site) {
+    let document = "umiak: v1\nname: left\nroles: {trainer: {replicas: 2, command: 'setsid sleep 1000 & exit 0'}}\n";
+    site.run(document).finish().expect_code(0);
+    site.assert_nothing_left();
+}
+
+fn killed_agent(site: Site) {
+    let document = "umiak: v1\nname: killed\npolicy: {max_platform: 0}\nroles: {trainer: {replicas: 2, command: 'echo up; sleep 1000'}}\n";
+    let running = site.run(document).start();
+    running.wait_until("both run", || (0..2).all(|rank| site.log(&format!("trainer-{rank}"), 1) == "up\n"));
+    let agents: Vec<u32> = site
+        .sandbox
+        .processes()
+        .into_iter()
+        .filter(|(_, line)| line.contains(" agent ") && !line.contains("srun") && !line.contains("mpirun"))
+        .map(|(pid, _)| pid)
+        .collect();
+    let victim = agents.first().expect("an agent");
+    std::process::Command::new("kill").args(["-9", &victim.to_string()]).status().expect("kill can be started");
+    let outcome = running.finish();
+    assert_ne!(outcome.code(), 0, "{}", outcome.err());
+    site.assert_nothing_left();
+}
+
+const TRAIN: &str = r"import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+torch.manual_seed(7)
+torch.set_num_threads(1)
+dist.init_process_group('gloo')
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+generator = torch.Generator().manual_seed(dist.get_rank())
+for step in range(30):
+    inputs = torch.randn(16, 4, generator=generator)
+    loss = ((model(inputs) - inputs.sum(1, keepdim=True)) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+total = torch.tensor([loss.item()])
+dist.all_reduce(total)
+assert total.item() / dist.get_world_size() < 0.5, total
+weights = [torch.empty_like(model.module.weight) for _ in range(dist.get_world_size())]
+dist.all_gather(weights, model.module.weight.data)
+assert all(torch.equal(weights[0], other) for other in weights)
+print(f'trained {dist.get_rank()} of {dist.get_world_size()}')
+dist.destroy_process_group()
+";
+
+fn torch(site: Site) {
+    let python = virtual_environment().join("bin/python");
+    site.sandbox.write("train.py", TRAIN);
+    let document = format!(
+        "umiak: v1\nname: ddp\ncontracts: [torch]\nroles: {{trainer: {{replicas: 4, command: ['{}', train.py]}}}}\n",
+        python.display()
+    );
+    site.run(&document).finish().expect_code(0);
+    for rank in 0..4 {
+        assert_eq!(site.log(&format!("trainer-{rank}"), 1), format!("trained {rank} of 4\n"));
+    }
+    site.assert_nothing_left();
+}
