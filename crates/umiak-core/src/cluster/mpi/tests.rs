@@ -116,7 +116,7 @@ fn what_a_launcher_said() {
         said(&format!("{rule}\nThere are not enough slots\n\n  /usr/bin/umiak\n{rule}\n")),
         "There are not enough slots\n/usr/bin/umiak"
     );
-    let many: String = (0..20).map(|line| format!("line {line}\n")).collect();
+    let many: Vec<String> = (0..20).map(|line| format!("line {line}")).collect();
     let expected = "line 0\nline 1\nline 2\nline 3\n…\nline 14\nline 15\nline 16\nline 17\nline 18\nline 19";
-    assert_eq!(said(&many), expected);
+    assert_eq!(said(&many.join("\n")), expected);
 }

@@ -92,7 +92,7 @@ impl Mpi {
         rendered.script(&inherited())
     }
 
-    fn start(&self, rendered: &Rendered, directory: &Path) -> io::Result<Kept> {
+    fn start(rendered: &Rendered, directory: &Path) -> io::Result<Kept> {
         write(&directory.join(SCRIPT), Self::script(rendered).as_bytes(), 0o700)?;
         if let Some(hosts) = &rendered.host_file {
             write(&directory.join(HOSTS), hosts.as_bytes(), 0o600)?;
@@ -116,7 +116,7 @@ impl Scheduler for Mpi {
     fn submit(&mut self, unit: &UnitPlace, plan: &Plan) -> Result<String, String> {
         let rendered = self.render(&plan.job, &plan.cluster.mpi, &unit.directory);
         let rendered = rendered.map_err(|diagnostic| diagnostic.message)?;
-        let kept = self.start(&rendered, &unit.directory).map_err(|error| error.to_string())?;
+        let kept = Self::start(&rendered, &unit.directory).map_err(|error| error.to_string())?;
         let name = format!("mpirun {}", kept.child.id());
         self.kept = Some(kept);
         Ok(name)

@@ -24,11 +24,11 @@ const STUBBORN: &str = "trap '' TERM; setsid sleep 600 & touch ready; while :; d
 const POLITE: &str = "trap 'echo asked; exit 4' TERM; setsid sleep 600 & touch ready; while :; do sleep 0.1; done";
 
 /// Runs a line of a shell under a keeper.
-pub(super) fn keep<'a, S: AsRef<std::ffi::OsStr>>(
-    sandbox: &'a Sandbox,
+pub(super) fn keep<S: AsRef<std::ffi::OsStr>>(
+    sandbox: &Sandbox,
     grace: u32,
     words: impl IntoIterator<Item = S>,
-) -> (Running<'a>, PipeWriter) {
+) -> (Running<'_>, PipeWriter) {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut run = sandbox.umiak(["keep", "--log", "log", "--grace", &grace.to_string(), "--"]).stdin(reader);
     run.command.args(words);

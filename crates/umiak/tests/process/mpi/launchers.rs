@@ -13,7 +13,7 @@ use umiak_core::formats::settings::Settings;
 use umiak_core::formats::{Given, parse};
 use umiak_core::model::{Job, MpiOptions};
 use umiak_testkit::components::Component::{self, Mpich, OpenMpi, OpenMpi5};
-use umiak_testkit::mpi::{HOST, Installed};
+use umiak_testkit::mpi::Installed;
 use umiak_testkit::sandbox::{Running, Sandbox, binary};
 use umiak_testkit::suite::Suite;
 
@@ -99,9 +99,11 @@ fn is_root() -> bool {
 }
 
 fn job(roles: &[(&str, u32)]) -> Job {
+    use std::fmt::Write as _;
+
     let mut text = String::from("umiak: v1\nname: ctr\nroles:\n");
     for (name, replicas) in roles {
-        text += &format!("  {name}: {{replicas: {replicas}, command: 'true'}}\n");
+        let _ = writeln!(text, "  {name}: {{replicas: {replicas}, command: 'true'}}");
     }
     let source = Source::new("job.yaml", &text);
     parse(&source, &Given::new(&[], &Settings::default())).expect("a document").job().expect("a job").clone()
