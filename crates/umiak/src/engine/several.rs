@@ -7,13 +7,14 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, StepIndex, StopHow};
 use umiak_core::plan::Plan;
 use umiak_sys::ports::{LeaseRequest, Leased};
-use umiak_sys::wait::Together;
+use umiak_sys::wait::{Together, readable};
 
 use super::{Capabilities, Common, Engine, EngineKind, EngineNews, FixedPort, NotLeased, Start, Swept};
 
@@ -190,6 +191,11 @@ impl Engine for Several {
     fn news(&mut self) -> Vec<EngineNews> {
         let mut all = Vec::new();
         for part in &mut self.engines {
+            // Some wait for news when asked for them.
+            let is_ready = |fd| readable(&[fd], Some(Duration::ZERO)).is_ok_and(|ready| ready[0]);
+            if !part.engine.watch().is_some_and(is_ready) {
+                continue;
+            }
             let kind = part.engine.kind();
             for news in part.engine.news() {
                 match news {

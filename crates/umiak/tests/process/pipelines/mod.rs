@@ -2,6 +2,7 @@
 
 mod control;
 mod corpus;
+mod engines;
 mod examples;
 mod mpi;
 mod native;
@@ -24,6 +25,7 @@ pub(crate) fn register(suite: &mut Suite) {
     progress::register(suite);
     mpi::register(suite);
     native::register(suite);
+    engines::register(suite);
 }
 
 /// A directory with the files of a pipeline, and the run in it.
