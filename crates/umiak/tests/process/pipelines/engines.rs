@@ -11,7 +11,6 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::engines::failures", &[], failures)
         .test("pipelines::engines::a_stop_reaches_all", &[], stop)
         .test("pipelines::engines::a_run_is_resumed", &[], resume)
-        .test("pipelines::engines::a_lost_guardian_is_one_engines", &[], lost_guardian)
         .test("pipelines::engines::choices_that_are_refused", &[], refused);
 }
 
@@ -97,24 +96,6 @@ fn resume() {
     place.sandbox.umiak(["resume", "run-000001"]).finish().expect_code(0);
     place.expect_ends("succeeded, near succeeded, far succeeded, last succeeded");
     place.sandbox.assert_nothing_left();
-}
-
-/// The guardian is lost with its replicas; those of the other engine run on.
-fn lost_guardian() {
-    let place = Place::default();
-    let running = place.run(LONG, &[]).start();
-    running.wait_until("both run", || is_up(&place));
-    let started = place.journal().into_iter().find(|fact| fact["type"] == "started" && fact["step"] == "near");
-    let pid = started.and_then(|fact| fact["pid"].as_u64()).expect("it has a process");
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let guardian =
-        status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("it has a parent").trim().to_owned();
-    place.file("go", "");
-    assert!(std::process::Command::new("kill").args(["-9", &guardian]).status().expect("kill runs").success());
-    running.finish().expect_code(0);
-    let ends =
-        |step: &str| place.journal().iter().filter(|fact| fact["type"] == "ended" && fact["step"] == step).count();
-    assert_eq!((ends("near"), ends("far")), (2, 1));
 }
 
 fn refused() {
