@@ -7,22 +7,6 @@ use crate::model::Job;
 /// More tasks on a node are not believed.
 const MOST: usize = 1 << 20;
 
-/// The number of the agent that Slurm has started as this task of a step. In a part where `srun` starts all tasks, the first
-/// one on each node is an agent. `None` if the task is none.
-pub fn agent_of_task(tasks: &str, starts_all: &[bool], task: u32) -> Option<usize> {
-    let (mut agent, mut next) = (0, 0);
-    for (text, starts_all) in tasks.split(';').zip(starts_all) {
-        for count in hostlist::counts(text, MOST).ok()? {
-            if task == next {
-                return Some(agent);
-            }
-            agent += 1;
-            next += if *starts_all { count } else { 1 };
-        }
-    }
-    None
-}
-
 /// The replicas of each agent, by rank. `tasks` is the number of tasks on each node of each part of the allocation, as
 /// Slurm writes it, parts separated by `;`: `2(x3),1;4`.
 ///
@@ -92,14 +76,5 @@ mod tests {
     #[test]
     fn replicas_of_their_own_agents() {
         assert_eq!(seats(&job(&[1, 2]), &Seating::Replicas, "").unwrap(), [[0], [1], [2]]);
-    }
-
-    #[test]
-    fn agents_are_the_first_tasks_of_their_nodes() {
-        let numbers =
-            |tasks: &str, all: &[bool]| (0..6).map(|task| agent_of_task(tasks, all, task)).collect::<Vec<_>>();
-        assert_eq!(numbers("2(x2)", &[false])[..3], [Some(0), Some(1), None]);
-        assert_eq!(numbers("2(x2)", &[true]), [Some(0), None, Some(1), None, None, None]);
-        assert_eq!(numbers("2;2,1", &[true, false]), [Some(0), None, Some(1), Some(2), None, None]);
     }
 }

@@ -50,13 +50,6 @@ pub fn render(plan: &Plan, options: &SlurmOptions, umiak: &Path, directory: &Pat
     Script { text, arguments: arguments(directory, &plan.directory) }
 }
 
-/// For each part of the allocation, whether `srun` starts all its tasks, of which the first one on each node is the agent.
-pub fn starts_all(job: &Job, options: &SlurmOptions) -> Vec<bool> {
-    let empty = Path::new("");
-    let rendered = Rendered { name: "", run: "", job, options, umiak: empty, directory: empty };
-    rendered.parts().iter().map(|part| part.need.gpus > 0).collect()
-}
-
 /// In the name of a log, Slurm replaces `%` and some letters.
 pub(super) fn arguments(directory: &Path, working: &Path) -> Vec<std::ffi::OsString> {
     use std::ffi::{OsStr, OsString};
@@ -114,7 +107,7 @@ impl Rendered<'_> {
             unit = quoted(self.directory.as_os_str()),
             umiak = quoted(self.umiak.as_os_str()),
         );
-        self.copying(&parts, &mut text);
+        copying(&parts, &mut text);
         self.starting(&parts, &mut text);
         if self.options.requeue {
             text += "if [ \"$limit\" ] && [ $code -ne 0 ]; then\n  scontrol requeue \"$SLURM_JOB_ID\"\nfi\n";
@@ -173,27 +166,6 @@ impl Rendered<'_> {
         self.options.warning.unwrap_or(WARNING).min(half).clamp(1, MAX_WARNING)
     }
 
-    fn copying(&self, parts: &[Part], text: &mut String) {
-        let job = |part: &Part| match part.group {
-            Some(group) => format!(" \"$SLURM_JOB_ID_HET_GROUP_{group}\""),
-            None => " \"$SLURM_JOB_ID\"".to_owned(),
-        };
-        let jobs: String = parts.iter().map(job).collect();
-        let _ = write!(
-            text,
-            "if [ ! -x \"$umiak\" ]; then\n  \
-               if [ ! -x \"$unit/{COPY_FILE}\" ]; then\n    \
-                 echo \"umiak: $umiak is not a program on $SLURMD_NODENAME, and there is no copy of it in $unit\" >&2\n    \
-                 exit 1\n  \
-               fi\n  \
-               umiak=/tmp/umiak-$SLURM_JOB_ID\n  \
-               export UMIAK_COPY=$umiak\n  \
-               for job in{jobs}; do\n    \
-                 sbcast --force --jobid=\"$job\" \"$unit/{COPY_FILE}\" \"$umiak\" || exit 1\n  \
-               done\nfi\n\n",
-        );
-    }
-
     fn starting(&self, parts: &[Part], text: &mut String) {
         let suffix = |part: &Part| part.group.map(|group| format!("_HET_GROUP_{group}")).unwrap_or_default();
         let tasks: Vec<String> = parts.iter().map(|part| format!("$SLURM_TASKS_PER_NODE{}", suffix(part))).collect();
@@ -234,6 +206,28 @@ impl Rendered<'_> {
         words.push(agent.to_owned());
         words.join(" ")
     }
+}
+
+/// Copies umiak to the nodes, if the first one does not have it.
+fn copying(parts: &[Part], text: &mut String) {
+    let job = |part: &Part| match part.group {
+        Some(group) => format!(" \"$SLURM_JOB_ID_HET_GROUP_{group}\""),
+        None => " \"$SLURM_JOB_ID\"".to_owned(),
+    };
+    let jobs: String = parts.iter().map(job).collect();
+    let _ = write!(
+        text,
+        "if [ ! -x \"$umiak\" ]; then\n  \
+           if [ ! -x \"$unit/{COPY_FILE}\" ]; then\n    \
+             echo \"umiak: $umiak is not a program on $SLURMD_NODENAME, and there is no copy of it in $unit\" >&2\n    \
+             exit 1\n  \
+           fi\n  \
+           umiak=/tmp/umiak-$SLURM_JOB_ID\n  \
+           export UMIAK_COPY=$umiak\n  \
+           for job in{jobs}; do\n    \
+             sbcast --force --jobid=\"$job\" \"$unit/{COPY_FILE}\" \"$umiak\" || exit 1\n  \
+           done\nfi\n\n",
+    );
 }
 
 /// Options that `sbatch` and `srun` have both.

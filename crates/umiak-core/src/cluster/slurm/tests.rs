@@ -151,7 +151,11 @@ fn lines_of_squeue() {
     let reports = status::text(TEXT);
     assert_eq!(reports.len(), 9);
     assert_eq!(of(&reports, "30")[0].comment, "umiak:u|1 x");
-    let looks: String = reports.iter().map(|it| format!("{}: {:?}\n", it.id, look(std::slice::from_ref(it)))).collect();
+    let looks = reports.iter().map(|report| format!("{}: {:?}", report.id, look(std::slice::from_ref(report))));
+    let looks = looks.collect::<Vec<_>>().join(
+        "
+",
+    );
     insta::assert_snapshot!(looks);
 }
 

@@ -42,6 +42,9 @@ const FORSAKEN: Duration = Duration::from_secs(60);
 /// SIGHUP, SIGINT, SIGQUIT, SIGTERM: the unit is to end.
 const HANDLED: [i32; 4] = [1, 2, 3, 15];
 
+/// The program of the agent, if it was copied to its node for the job.
+const COPY: &str = "UMIAK_COPY";
+
 /// The exit code after the time limit, if the unit is to be started again.
 pub(crate) const AGAIN: u8 = 75;
 
@@ -97,7 +100,19 @@ pub(crate) fn run(directory: &Path) -> Result<u8, Diagnostic> {
     };
     running.run()?;
     let is_limit = running.agent.asked() == Some(Asked::Limit);
-    Ok(if is_limit && unit.submission.cluster.slurm.requeue { AGAIN } else { 0 })
+    if let Some(copy) = std::env::var_os(COPY) {
+        let _ = std::fs::remove_file(copy);
+    }
+    if !is_limit || !unit.submission.cluster.slurm.requeue {
+        return Ok(0);
+    }
+    // Slurm ends the others as soon as one exits with another code than 0.
+    let (agents, again, begun) = (running.placement.places.len(), running.placement.again, Instant::now());
+    let limit = running.plan.job.policy.stop.grace + Duration::from_secs(5);
+    while !place::have_all_left(directory, agents, again) && begun.elapsed() < limit {
+        std::thread::sleep(EVERY);
+    }
+    Ok(AGAIN)
 }
 
 /// What every attempt gets in addition to the agent's own environment, in which the scheduler's variables are those of this

@@ -6,8 +6,9 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use umiak_core::cluster::seats::{agent_of_task, seats};
-use umiak_core::cluster::slurm::{LIMIT_FILE, starts_all};
+use umiak_core::cluster::mpi::RANK_VARIABLES;
+use umiak_core::cluster::seats::seats;
+use umiak_core::cluster::slurm::LIMIT_FILE;
 use umiak_core::cluster::{Order, Place, Placement, Seating, Told, UnitFile};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::machine::job::AttemptId;
@@ -58,16 +59,14 @@ fn number_in<T: std::str::FromStr>(name: &str) -> Option<T> {
 }
 
 pub(super) fn site(unit: &UnitFile) -> Result<Site, Diagnostic> {
-    let names: &[&str] = match unit.engine.as_str() {
-        "slurm" => &["SLURM_PROCID"],
-        _ => &["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"],
+    let names: &[&str] = match (unit.engine.as_str(), &unit.seating) {
+        // Over all parts of the allocation.
+        ("slurm", Seating::Nodes { .. }) => &["SLURM_NODEID"],
+        ("slurm", Seating::Replicas) => &["SLURM_PROCID"],
+        _ => &RANK_VARIABLES,
     };
     let tasks = std::env::var(TASKS).unwrap_or_default();
-    let task: Option<u32> = names.iter().find_map(|name| number_in(name));
-    let number = task.and_then(|task| match &unit.seating {
-        Seating::Replicas => Some(task as usize),
-        Seating::Nodes { .. } => agent_of_task(&tasks, &starts_all(&unit.job, &unit.submission.cluster.slurm), task),
-    });
+    let number = names.iter().find_map(|name| number_in(name));
     let number = number.ok_or_else(|| {
         Diagnostic::error(Code::E0204, "an agent is started by its engine, not by hand")
             .row("variable", names.join(", "))
@@ -181,9 +180,7 @@ pub(super) fn is_limit(directory: &Path) -> bool {
 /// The plan with the places of all agents. Threads are those of this node.
 pub(super) fn plan(unit: &UnitFile, placement: &Placement, site: &Site) -> Option<Plan> {
     let mut plan = unit.placed(placement)?;
-    if placement.places.get(site.number).is_none() {
-        return None;
-    }
+    placement.places.get(site.number)?;
     let own = site.own().len().max(1);
     plan.threads = plan.threads.map(|_| (umiak_sys::host::cpus() / own).max(1) as u32);
     Some(plan)
@@ -201,6 +198,16 @@ pub(super) fn program(plan: &Plan, slot: Slot, environment: &BTreeMap<String, St
     let path = own.or(environment.get("PATH").map(String::as_str)).unwrap_or("/usr/bin:/bin");
     inventory::on_path(word.as_ref(), path.as_ref())
         .ok_or_else(|| format!("`{word}` is not on the `PATH` of {}", node()))
+}
+
+/// True if all agents of this start of the unit have left.
+pub(super) fn have_all_left(directory: &Path, agents: usize, again: u32) -> bool {
+    let has_left = |agent: usize| {
+        let told = Tail::new(files::of_agent(directory, agent)).read::<Told>();
+        let own = told.iter().skip_while(|told| !matches!(told, Told::Place(place) if place.again == again));
+        own.into_iter().any(|told| matches!(told, Told::Left { .. }))
+    };
+    (0..agents).all(has_left)
 }
 
 /// The ends that all agents have told.

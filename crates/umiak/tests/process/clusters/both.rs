@@ -11,9 +11,9 @@ use crate::frameworks::virtual_environment;
 pub(super) fn register(suite: &mut Suite) {
     for engine in Engine::ALL {
         let word = engine.word();
-        let mut test = |name: &str, more: &[Component], run: fn(Site)| {
+        let mut test = |name: &str, more: &[Component], run: fn(&Site)| {
             let needs: Vec<Component> = [engine.needs()].iter().chain(more).copied().collect();
-            suite.test(&format!("{word}: {name}"), &needs, move || run(Site::new(engine)));
+            suite.test(&format!("{word}: {name}"), &needs, move || run(&Site::new(engine)));
         };
         test("trainers know each other", &[], trainers);
         test("servers, then trainers", &[], servers);
@@ -37,7 +37,7 @@ roles:
     command: echo "$RANK/$WORLD_SIZE $PADDLE_TRAINER_ID/$PADDLE_TRAINERS_NUM $MASTER_ADDR:$MASTER_PORT $PADDLE_TRAINER_ENDPOINTS $PADDLE_CURRENT_ENDPOINT"
 "#;
 
-fn trainers(site: Site) {
+fn trainers(site: &Site) {
     let outcome = site.run(SHOW).finish();
     outcome.expect_code(0).expect_err("finished 4 replicas");
     let lines: Vec<String> = (0..4).map(|rank| site.log(&format!("trainer-{rank}"), 1)).collect();
@@ -65,7 +65,7 @@ roles:
     command: [python3, -c, "import os, socket\nfor at in os.environ['UMIAK_ENDPOINTS_PSERVER_RPC'].split(','):\n    host, port = at.rsplit(':', 1)\n    socket.create_connection((host, int(port)), 10).close()\nprint('connected to all')"]
 "#;
 
-fn servers(site: Site) {
+fn servers(site: &Site) {
     site.run(SERVERS).finish().expect_code(0);
     for trainer in ["trainer-0", "trainer-1"] {
         assert_eq!(site.log(trainer, 1), "connected to all\n");
@@ -73,7 +73,7 @@ fn servers(site: Site) {
     site.assert_nothing_left();
 }
 
-fn failure(site: Site) {
+fn failure(site: &Site) {
     let document = "umiak: v1\nname: fail\ncontracts: [torch]\nroles:\n  trainer:\n    replicas: 4\n    command: 'echo up; if [ $RANK = 2 ]; then sleep 0.3; echo \"ValueError: bad sample\" >&2; exit 7; fi; sleep 1000'\n";
     let outcome = site.run(document).finish();
     outcome
@@ -85,7 +85,7 @@ fn failure(site: Site) {
     site.assert_nothing_left();
 }
 
-fn restart(site: Site) {
+fn restart(site: &Site) {
     let document = "umiak: v1\nname: again\npolicy: {restarts: 2, backoff: 10ms}\ncontracts: [torch]\nroles:\n  trainer:\n    replicas: 3\n    command: 'echo attempt $UMIAK_ATTEMPT; if [ $RANK = 1 ] && [ $UMIAK_ATTEMPT -lt 3 ]; then exit 5; fi; sleep 0.2'\n";
     site.run(document).finish().expect_code(0);
     for attempt in 1..=3 {
@@ -113,7 +113,7 @@ const HARD: [&str; 12] = [
     "-np",
 ];
 
-fn unchanged(site: Site) {
+fn unchanged(site: &Site) {
     let all: Vec<String> = HARD.iter().map(|word| (*word).to_owned()).chain(random_words()).collect();
     let directory = "dir with ' quote $ and 训练";
     let program = "import json, os, sys\njson.dump([sys.argv[1:], os.environ['HARD'], os.getcwd()], sys.stdout)";
@@ -148,7 +148,7 @@ fn random_words() -> Vec<String> {
     (0..trials(50)).map(word).collect()
 }
 
-fn many(site: Site) {
+fn many(site: &Site) {
     let document = "umiak: v1\nname: many\ncontracts: [torch]\nroles: {trainer: {replicas: 64, command: 'echo $RANK of $WORLD_SIZE'}}\n";
     for _ in 0..trials(50).min(20) {
         let run = site.run(document).finish();
@@ -160,7 +160,7 @@ fn many(site: Site) {
 }
 
 /// Open MPI 4.1 hangs if many of its processes exit at once: agents stay until all are told to go.
-fn short(site: Site) {
+fn short(site: &Site) {
     let document = "umiak: v1\nname: short\nroles: {trainer: {replicas: 64, command: ['true']}}\n";
     for _ in 0..trials(50).div_ceil(10) {
         site.run(document).finish().expect_code(0);
@@ -168,13 +168,13 @@ fn short(site: Site) {
     site.assert_nothing_left();
 }
 
-fn left(site: Site) {
+fn left(site: &Site) {
     let document = "umiak: v1\nname: left\nroles: {trainer: {replicas: 2, command: 'setsid sleep 1000 & exit 0'}}\n";
     site.run(document).finish().expect_code(0);
     site.assert_nothing_left();
 }
 
-fn killed_agent(site: Site) {
+fn killed_agent(site: &Site) {
     let document = "umiak: v1\nname: killed\npolicy: {max_platform: 0}\nroles: {trainer: {replicas: 2, command: 'echo up; sleep 1000'}}\n";
     let running = site.run(document).start();
     running.wait_until("both run", || (0..2).all(|rank| site.log(&format!("trainer-{rank}"), 1) == "up\n"));
@@ -219,7 +219,7 @@ print(f'trained {dist.get_rank()} of {dist.get_world_size()}')
 dist.destroy_process_group()
 ";
 
-fn torch(site: Site) {
+fn torch(site: &Site) {
     let python = virtual_environment().join("bin/python");
     site.sandbox.write("train.py", TRAIN);
     let document = format!(
@@ -227,6 +227,8 @@ fn torch(site: Site) {
         python.display()
     );
     site.run(&document).finish().expect_code(0);
+    // Torch's own.
+    let _ = std::fs::remove_dir_all(site.sandbox.path().join("tmp/torchinductor_root"));
     for rank in 0..4 {
         assert_eq!(site.log(&format!("trainer-{rank}"), 1), format!("trained {rank} of 4\n"));
     }

@@ -8,6 +8,8 @@
 mod both;
 mod slurm;
 
+use std::cell::RefCell;
+
 use umiak_testkit::components::Component;
 use umiak_testkit::sandbox::{Run, Sandbox};
 use umiak_testkit::slurm::Slurm;
@@ -46,26 +48,25 @@ impl Engine {
 /// A directory, and a scheduler with several nodes.
 struct Site {
     sandbox: Sandbox,
-    slurm: Option<Slurm>,
+    slurm: Option<RefCell<Slurm>>,
     engine: Engine,
 }
 
 impl Site {
     fn new(engine: Engine) -> Self {
-        let slurm = (engine == Engine::Slurm).then(|| Slurm::start(3));
+        let slurm = (engine == Engine::Slurm).then(|| RefCell::new(Slurm::start(3)));
         Self { sandbox: Sandbox::new(), slurm, engine }
     }
 
-    /// The directory and the cluster, to change the cluster while a command runs.
-    fn apart(self) -> (Sandbox, Slurm) {
-        (self.sandbox, self.slurm.expect("a cluster"))
+    fn slurm(&self) -> &RefCell<Slurm> {
+        self.slurm.as_ref().expect("a cluster")
     }
 
     /// `umiak WORDS…`, split at spaces.
     fn umiak(&self, words: &str) -> Run<'_> {
         let run = self.sandbox.umiak(words.split_whitespace());
         match &self.slurm {
-            Some(slurm) => run.env("SLURM_CONF", slurm.conf()),
+            Some(slurm) => run.env("SLURM_CONF", slurm.borrow().conf()),
             None => run,
         }
     }
@@ -89,6 +90,7 @@ impl Site {
     /// Fails if processes, files with secrets or jobs are left.
     fn assert_nothing_left(&self) {
         if let Some(slurm) = &self.slurm {
+            let slurm = slurm.borrow();
             slurm.wait("no job is left", || slurm.ask("squeue", &["-h"]).is_empty());
         }
         self.sandbox.assert_nothing_left();

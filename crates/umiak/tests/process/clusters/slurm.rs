@@ -6,8 +6,8 @@ use umiak_testkit::suite::Suite;
 use super::{Engine, Site};
 
 pub(super) fn register(suite: &mut Suite) {
-    let mut test = |name: &str, run: fn(Site)| {
-        suite.test(&format!("slurm: {name}"), &[Needed], move || run(Site::new(Engine::Slurm)));
+    let mut test = |name: &str, run: fn(&Site)| {
+        suite.test(&format!("slurm: {name}"), &[Needed], move || run(&Site::new(Engine::Slurm)));
     };
     test("replicas are spread over the nodes", nodes);
     test("roles with other resources are a heterogeneous job", heterogeneous);
@@ -42,7 +42,7 @@ fn are_up(site: &Site, replicas: u32) -> bool {
     (0..replicas).all(|index| site.log(&format!("trainer-{index}"), 1).contains("up on"))
 }
 
-fn nodes(site: Site) {
+fn nodes(site: &Site) {
     let document = "umiak: v1\nname: nodes\nroles: {trainer: {replicas: 6, command: 'echo $SLURMD_NODENAME'}}\n";
     site.run_with(document, "--slurm nodes=3").finish().expect_code(0);
     let nodes: Vec<String> = (0..6).map(|index| site.log(&format!("trainer-{index}"), 1).trim().to_owned()).collect();
@@ -54,7 +54,7 @@ fn nodes(site: Site) {
     site.assert_nothing_left();
 }
 
-fn heterogeneous(site: Site) {
+fn heterogeneous(site: &Site) {
     let document = "umiak: v1\nname: het\nroles:\n  pserver: {replicas: 1, completes: false, resources: {cpu: 2}, command: 'echo $SLURM_JOB_ID; sleep 1000'}\n  trainer: {replicas: 2, resources: {cpu: 4, memory: 100Mi}, command: 'echo $UMIAK_RANK'}\n";
     let outcome = site.run_with(document, "").finish();
     outcome.expect_code(0);
@@ -62,7 +62,7 @@ fn heterogeneous(site: Site) {
     site.assert_nothing_left();
 }
 
-fn direct(site: Site) {
+fn direct(site: &Site) {
     let document = "umiak: v1\nname: direct\ncontracts: [torch]\nroles: {trainer: {replicas: 4, command: 'echo $RANK $SLURM_PROCID $SLURM_NTASKS'}}\n";
     site.run_with(document, "--slurm nodes=2 --slurm-direct").finish().expect_code(0);
     for rank in 0..4 {
@@ -71,7 +71,7 @@ fn direct(site: Site) {
     site.assert_nothing_left();
 }
 
-fn limit(site: Site) {
+fn limit(site: &Site) {
     let flags = "--slurm nodes=2 --slurm time=1 --slurm-warning 55s";
     let outcome = site.run_with(&waits(2, ""), flags).finish();
     outcome.expect_code(123).expect_err("time limit");
@@ -81,7 +81,7 @@ fn limit(site: Site) {
     site.assert_nothing_left();
 }
 
-fn requeue(site: Site) {
+fn requeue(site: &Site) {
     let command = "trap 'sleep 0.2; echo saved; touch saved.$RANK; exit 0' TERM; if [ -e saved.$RANK ]; then echo restored; exit 0; fi; echo up; while :; do sleep 0.05; done";
     let document = format!(
         "umiak: v1\nname: requeue\ncontracts: [torch]\nroles: {{trainer: {{replicas: 2, command: {}}}}}\n",
@@ -95,52 +95,52 @@ fn requeue(site: Site) {
     site.assert_nothing_left();
 }
 
-fn cancelled(site: Site) {
+fn cancelled(site: &Site) {
     let running = site.run(&waits(2, "")).start();
-    running.wait_until("both run", || are_up(&site, 2));
-    let slurm = site.slurm.as_ref().expect("a cluster");
+    running.wait_until("both run", || are_up(site, 2));
+    let slurm = site.slurm().borrow();
     slurm.ask("scancel", &[&slurm.first_job().to_string()]);
     running.finish().expect_code(3).expect_err("stopped by `scancel`");
     site.assert_nothing_left();
 }
 
-fn lost_node(site: Site) {
-    let (sandbox, mut slurm) = site.apart();
+fn lost_node(site: &Site) {
+    let (sandbox, slurm) = (&site.sandbox, site.slurm());
     let document = waits(2, "policy: {max_platform: 0}");
     sandbox.write("job.yaml", &document);
     let running = sandbox
         .umiak("run job.yaml --engine slurm --slurm nodes=2".split_whitespace())
-        .env("SLURM_CONF", slurm.conf())
+        .env("SLURM_CONF", slurm.borrow().conf())
         .start();
     let log = |replica: &str| sandbox.read_if_there(&format!("state/runs/run-000001/tasks/{replica}/attempt-1/log"));
     running.wait_until("both run", || {
         ["trainer-0", "trainer-1"].iter().all(|name| log(name).is_some_and(|log| log.starts_with(b"up")))
     });
-    slurm.kill_node(1);
+    slurm.borrow_mut().kill_node(1);
     let outcome = running.finish();
     outcome.expect_code(123).expect_err("was lost with its node `n2`");
-    slurm.start_node(1);
+    slurm.borrow_mut().start_node(1);
     sandbox.assert_nothing_left();
 }
 
-fn controller(site: Site) {
-    let (sandbox, mut slurm) = site.apart();
+fn controller(site: &Site) {
+    let (sandbox, slurm) = (&site.sandbox, site.slurm());
     let document =
         "umiak: v1\nname: controller\nroles: {trainer: {replicas: 2, command: 'echo up; sleep 6; echo done'}}\n";
     sandbox.write("job.yaml", document);
     let running = sandbox
         .umiak("run job.yaml --engine slurm --slurm nodes=2".split_whitespace())
-        .env("SLURM_CONF", slurm.conf())
+        .env("SLURM_CONF", slurm.borrow().conf())
         .start();
     let log = || sandbox.read_if_there("state/runs/run-000001/tasks/trainer-0/attempt-1/log").unwrap_or_default();
     running.wait_until("it runs", || log() == b"up\n");
-    slurm.restart_controller();
+    slurm.borrow_mut().restart_controller();
     running.finish().expect_code(0);
     assert_eq!(log(), b"up\ndone\n");
     sandbox.assert_nothing_left();
 }
 
-fn resumed(site: Site) {
+fn resumed(site: &Site) {
     let document =
         "umiak: v1\nname: resumed\nroles: {trainer: {replicas: 2, command: 'echo up; sleep 2; echo done'}}\n";
     let running = site.run(document).start();
@@ -154,9 +154,9 @@ fn resumed(site: Site) {
     site.assert_nothing_left();
 }
 
-fn orphan(site: Site) {
+fn orphan(site: &Site) {
     let running = site.run(&waits(2, "")).start();
-    running.wait_until("both run", || are_up(&site, 2));
+    running.wait_until("both run", || are_up(site, 2));
     running.signal(9);
     running.finish_unchecked();
     site.umiak("stop 1").finish().expect_code(0);
@@ -164,22 +164,22 @@ fn orphan(site: Site) {
     site.assert_nothing_left();
 }
 
-fn refused(site: Site) {
+fn refused(site: &Site) {
     let document = "umiak: v1\nname: refused\nroles: {trainer: {command: ['true']}}\n";
     let outcome = site.run_with(document, "--slurm partition=nowhere").finish();
     outcome.expect_code(125).expect_err("submit the job").expect_err("nowhere");
     site.assert_nothing_left();
 }
 
-fn hopeless(site: Site) {
+fn hopeless(site: &Site) {
     let document = "umiak: v1\nname: hopeless\npolicy: {max_platform: 0}\nroles: {trainer: {command: ['true']}}\n";
     let outcome = site.run_with(document, "--slurm nodes=40").finish();
     outcome.expect_code(123).expect_err("could not be started").expect_err("node");
     site.assert_nothing_left();
 }
 
-fn waiting(site: Site) {
-    let slurm = site.slurm.as_ref().expect("a cluster");
+fn waiting(site: &Site) {
+    let slurm = site.slurm().borrow();
     let blocker = slurm.submit(&site.sandbox, &["--nodes=3", "--exclusive", "--wrap", "sleep 1000"]);
     slurm.wait("the nodes are taken", || slurm.state(&blocker) == "RUNNING");
     let running = site.run(&waits(2, "")).start();
@@ -195,10 +195,10 @@ fn waiting(site: Site) {
     site.assert_nothing_left();
 }
 
-fn impatient(site: Site) {
+fn impatient(site: &Site) {
     let document = "umiak: v1\nname: deaf\nroles: {trainer: {replicas: 2, command: 'trap \"\" INT TERM; echo up on; while :; do sleep 0.05; done'}}\n";
     let running = site.run(document).start();
-    running.wait_until("both run", || are_up(&site, 2));
+    running.wait_until("both run", || are_up(site, 2));
     running.signal(2);
     std::thread::sleep(std::time::Duration::from_millis(300));
     running.signal(2);
@@ -206,7 +206,7 @@ fn impatient(site: Site) {
     site.assert_nothing_left();
 }
 
-fn step(site: Site) {
+fn step(site: &Site) {
     let document = "umiak: v1\nname: steps\nsteps:\n  prepare: {command: 'echo 7 > data'}\n  train:\n    after: [prepare]\n    engine: slurm\n    roles: {trainer: {replicas: 2, command: 'echo $(cat data) on $SLURMD_NODENAME'}}\n  evaluate: {after: [train], command: 'echo evaluated'}\n";
     site.sandbox.write("job.yaml", document);
     let outcome = site.umiak("run job.yaml").finish();
@@ -217,7 +217,7 @@ fn step(site: Site) {
     site.assert_nothing_left();
 }
 
-fn script(site: Site) {
+fn script(site: &Site) {
     let document = "umiak: v1\nname: shown\nroles: {trainer: {replicas: 2, command: ['true']}}\n";
     site.sandbox.write("job.yaml", document);
     let shown = site.umiak("plan --engine slurm --slurm partition=main job.yaml").finish();

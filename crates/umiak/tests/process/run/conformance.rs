@@ -29,7 +29,9 @@ pub(crate) fn register(suite: &mut Suite) {
     }
 }
 
-const TESTS: [(&str, fn(Columns)); 17] = [
+type Named = (&'static str, fn(Columns));
+
+const TESTS: [Named; 17] = [
     ("start", |columns| check(columns, START)),
     ("cause", |columns| check(columns, CAUSE)),
     ("stop", |columns| check(columns, STOP)),
