@@ -175,7 +175,7 @@ fn left(site: &Site) {
 }
 
 fn killed_agent(site: &Site) {
-    let document = "umiak: v1\nname: killed\npolicy: {max_platform: 0}\nroles: {trainer: {replicas: 2, command: 'echo up; sleep 1000'}}\n";
+    let document = "umiak: v1\nname: killed\npolicy: {restarts: {max: 0, max_platform: 0}}\nroles: {trainer: {replicas: 2, command: 'echo up; sleep 1000'}}\n";
     let running = site.run(document).start();
     running.wait_until("both run", || (0..2).all(|rank| site.log(&format!("trainer-{rank}"), 1) == "up\n"));
     let agents: Vec<u32> = site
@@ -223,12 +223,10 @@ fn torch(site: &Site) {
     let python = virtual_environment().join("bin/python");
     site.sandbox.write("train.py", TRAIN);
     let document = format!(
-        "umiak: v1\nname: ddp\ncontracts: [torch]\nroles: {{trainer: {{replicas: 4, command: ['{}', train.py]}}}}\n",
+        "umiak: v1\nname: ddp\ncontracts: [torch]\nroles: {{trainer: {{replicas: 4, env: {{TORCHINDUCTOR_CACHE_DIR: cache}}, command: ['{}', train.py]}}}}\n",
         python.display()
     );
     site.run(&document).finish().expect_code(0);
-    // Torch's own.
-    let _ = std::fs::remove_dir_all(site.sandbox.path().join("tmp/torchinductor_root"));
     for rank in 0..4 {
         assert_eq!(site.log(&format!("trainer-{rank}"), 1), format!("trained {rank} of 4\n"));
     }

@@ -189,11 +189,11 @@ fn refusals_and_waits_in_words() {
     room.cluster.wait("Slurm has a reason", || room.cluster.ask("squeue", &["-h", "-j", &job, "-o", "%r"]) != "None");
     assert!(matches!(room.slurm.look(&job), Look::Hopeless { .. }), "{:?}", room.slurm.look(&job));
     room.slurm.cancel(&job, false);
-    assert_eq!(room.end(&job), Over::Cancelled { by: None });
+    assert_eq!(room.end(&job), Over::Cancelled { by: Some("`scancel`".to_owned()) });
     let job = room.submit(one(), native(&[("begin", Some("now+1hour"))])).expect("accepted");
     assert!(matches!(room.slurm.look(&job), Look::Pending { .. }), "{:?}", room.slurm.look(&job));
     room.slurm.cancel(&job, true);
-    assert_eq!(room.end(&job), Over::Cancelled { by: None });
+    assert_eq!(room.end(&job), Over::Cancelled { by: Some("`scancel`".to_owned()) });
     assert_eq!(room.slurm.look("999999"), Look::Over(Over::Forgotten));
     assert!(room.slurm.is_without_json, "22.05 prints the whole queue");
 }
@@ -209,7 +209,7 @@ fn ends_that_are_no_success() {
         let job = room.submit(vec![role("trainer", 1, 0)], SlurmOptions::default()).expect("accepted");
         room.cluster.wait("it runs", || room.cluster.state(&job) == "RUNNING");
         room.slurm.cancel(&job, kill);
-        assert_eq!(room.end(&job), Over::Cancelled { by: None });
+        assert_eq!(room.end(&job), Over::Cancelled { by: Some("`scancel`".to_owned()) });
     }
     room.umiak = room.unit.directory.join("nowhere");
     let job = room.submit(vec![role("trainer", 1, 0)], SlurmOptions::default()).expect("accepted");
