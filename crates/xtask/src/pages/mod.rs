@@ -3,6 +3,7 @@
 mod cli;
 mod codes;
 mod differences;
+mod engines;
 mod environment;
 mod exits;
 mod job;
@@ -23,6 +24,7 @@ pub(crate) fn all() -> Vec<Generated> {
         page("docs/reference/paddleflow.md", paddleflow::page()),
         page("docs/reference/paddlerec.md", paddlerec::page()),
         page("docs/reference/cli.md", cli::page()),
+        page("docs/reference/engines.md", engines::page()),
         page("docs/reference/error-codes.md", codes::page()),
         page("docs/reference/exit-codes.md", exits::page()),
         page("docs/reference/environment.md", environment::page()),
