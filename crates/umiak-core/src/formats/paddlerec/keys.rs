@@ -205,7 +205,7 @@ const WHERE: Key = key(
     "backend",
     KeyKind::Choice(BACKENDS),
     "",
-    "Required. `local` is this host. `paddlecloud` writes the files of a submission and calls PaddleCloud's client. `k8s`, `kubernetes`, `volcano`, `mpi` and `slurm` are not in this version. Case does not matter. `--engine` overrides it.",
+    "Required. `local` is this host, `slurm` an allocation of Slurm, and `mpi` what `mpirun` starts. `paddlecloud` writes the files of a submission and calls PaddleCloud's client. `k8s`, `kubernetes` and `volcano` are not in this version. Case does not matter. `--engine` overrides it.",
     "local",
 );
 const NAME: Key = key(
@@ -257,7 +257,7 @@ pub static FLAT: Table = Table {
 
 pub static SUBMIT: Table = Table {
     title: "`submit`",
-    help: "Other keys are ignored, with a notice. The keys from `ak` on are for `paddlecloud`.",
+    help: "Other keys are ignored, with a notice. The keys from `partition` to `nodes` are for `slurm`, `hosts` is for `mpi`, and those from `ak` on, with `nodes`, are for `paddlecloud`; other backends do not use them.",
     keys: &[
         key("server_num", REPLICAS, "", "Required, except by `paddlecloud` and `collective`. Number of servers.", "2"),
         key("trainer_num", REPLICAS, "", "Required, except by `paddlecloud`. Number of trainers.", "2"),
@@ -279,6 +279,25 @@ pub static SUBMIT: Table = Table {
             "0",
         ),
         NAME,
+        key("partition", KeyKind::Text, "that of Slurm", "Partition: `--partition` of `sbatch`.", "cpu"),
+        key("account", KeyKind::Text, "that of Slurm", "Account: `--account` of `sbatch`.", "ads"),
+        key("qos", KeyKind::Text, "that of Slurm", "Quality of service: `--qos` of `sbatch`.", "normal"),
+        key("constraint", KeyKind::Text, "", "Features of the nodes: `--constraint` of `sbatch`.", "avx512"),
+        key("time", KeyKind::Text, "that of Slurm", "Time limit: `--time` of `sbatch`.", "'2:00:00'"),
+        key(
+            "nodes",
+            REPLICAS,
+            "",
+            "Nodes of the allocation: `--nodes` of `sbatch`. With `paddlecloud` and `cluster_type: mpi`, its nodes; when omitted, 1.",
+            "2",
+        ),
+        key(
+            "hosts",
+            KeyKind::Names,
+            "those of an allocation, or this host",
+            "Hosts of `mpirun`, each `HOST` or `HOST:SLOTS`.",
+            "['node-1:2', 'node-2:2']",
+        ),
         key("ak", KeyKind::Text, "", "Required. Key of the user; masked.", "abc"),
         key("sk", KeyKind::Text, "", "Required. Its secret; masked.", "abc"),
         key("priority", KeyKind::Choice(PRIORITIES), "`high`", "Priority.", "high"),
@@ -297,7 +316,6 @@ pub static SUBMIT: Table = Table {
             "Required. Patterns of files for the submission, separated by blanks.",
             "'./*.py'",
         ),
-        key("nodes", REPLICAS, "`1`", "Nodes, with `cluster_type: mpi`.", "2"),
         key("k8s_trainers", REPLICAS, "`1`", "Trainers, with `cluster_type: k8s`.", "2"),
         key("k8s_cpu_cores", REPLICAS, "`2`; `1` with GPUs", "CPUs of a trainer.", "2"),
         key("k8s_gpu_card", REPLICAS, "`1`", "GPUs of a trainer.", "1"),

@@ -9,9 +9,10 @@ use super::raw::{Backend, Count, RawBackend};
 use super::section::first_line;
 use crate::diag::{Code, Diagnostic, Span};
 use crate::formats::document::reader::Reader;
+use crate::formats::settings::Settings;
 use crate::model::{
-    Body, Contract, Job, JobId, Node, NodeId, OnFailure, Part, Pipeline, Policy, Resources, Role, StartAfter, Step,
-    When, Work, Workload,
+    Body, Contract, EngineChoice, EngineKind, Job, JobId, Node, NodeId, OnFailure, Part, Pipeline, Policy, Resources,
+    Role, StartAfter, Step, When, Work, Workload,
 };
 
 /// PaddleRec's name of jobs that have none.
@@ -44,6 +45,15 @@ pub(super) struct Around<'a> {
     pub(super) python: &'a str,
     /// The path of `config.yaml`.
     pub(super) config: Option<String>,
+    pub(super) settings: &'a Settings,
+}
+
+/// What both files mean.
+pub(super) struct Lowered {
+    pub(super) work: Workload,
+    pub(super) target: Target,
+    /// The engine that the backend names.
+    pub(super) engine: Option<EngineChoice>,
 }
 
 /// Numbers of replicas.
@@ -59,7 +69,7 @@ pub(super) fn lower(
     config: &RawConfig,
     backend: Option<&RawBackend>,
     around: &Around<'_>,
-) -> Option<(Workload, Target)> {
+) -> Option<Lowered> {
     let cluster = config.runs.iter().find(|run| run.engine.value == Engine::Cluster);
     let used = backend.filter(|_| cluster.is_some());
     if let (None, Some(run), None) = (backend, cluster, &readers.backend) {
@@ -113,9 +123,24 @@ pub(super) fn lower(
     let work = if jobs.len() == 1 {
         Workload::Job(Box::new(jobs.remove(0)))
     } else {
-        Workload::Pipeline(Box::new(pipeline(name, jobs)))
+        let is_here = |run: &RawRun| run.engine.value != Engine::Cluster;
+        let engines = config.runs.iter().map(|run| is_here(run).then(|| EngineKind::Local.into()));
+        Workload::Pipeline(Box::new(pipeline(name, jobs.into_iter().zip(engines))))
     };
-    Some((work, target))
+    let engine = used.and_then(|raw| engine(raw, target.backend, around.settings));
+    Some(Lowered { work, target, engine })
+}
+
+/// The engine of a backend, with the options that the file has for it.
+fn engine(raw: &RawBackend, backend: Backend, settings: &Settings) -> Option<EngineChoice> {
+    let kind = match backend {
+        Backend::Slurm => EngineKind::Slurm,
+        Backend::Mpi => EngineKind::Mpi,
+        Backend::Local | Backend::Kubernetes | Backend::PaddleCloud => return None,
+    };
+    let mut choice = settings.engine(kind.word()).unwrap_or(kind.into());
+    choice.add(&raw.cluster);
+    Some(choice)
 }
 
 fn target(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun, is_single: bool) -> Option<Target> {
@@ -126,15 +151,13 @@ fn target(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun, is_single: bo
             .hint("`--engine local` runs the job on this host")
     };
     let (refused, is_cloud) = match backend {
-        Backend::Local => (None, false),
+        Backend::Local | Backend::Mpi | Backend::Slurm => (None, false),
         Backend::PaddleCloud if is_single => (None, true),
         Backend::PaddleCloud => {
             let message = "a submission to `paddlecloud` is one runner, and `mode` names several";
             (Some(refuse(message.to_owned()).hint("or submit them one by one")), true)
         }
-        Backend::Kubernetes | Backend::Mpi | Backend::Slurm => {
-            (Some(refuse(format!("backend `{}` is not in this version", word.value))), false)
-        }
+        Backend::Kubernetes => (Some(refuse(format!("backend `{}` is not in this version", word.value))), false),
     };
     let mut target = Target { backend: *backend, is_named: raw.name.is_some(), refused, cloud: None };
     if is_cloud {
@@ -301,15 +324,15 @@ fn is_module(workspace: &str) -> bool {
     Path::new(workspace).extension().is_none_or(|extension| extension != "py") && workspace.split('.').all(is_name)
 }
 
-/// Jobs that run one after the other.
-fn pipeline(name: JobId, jobs: Vec<Job>) -> Pipeline {
+/// Jobs that run one after the other, each on an engine of its own or on that of the document.
+fn pipeline(name: JobId, jobs: impl ExactSizeIterator<Item = (Job, Option<EngineChoice>)>) -> Pipeline {
     let id = |index: usize| NodeId(u32::try_from(index).unwrap_or(u32::MAX));
     let children = (1..=jobs.len()).map(id).collect();
     let mut nodes = vec![Node::new(name.to_string(), Pipeline::ROOT, Body::Dag { children })];
-    for (index, job) in jobs.into_iter().enumerate() {
+    for (index, (job, engine)) in jobs.enumerate() {
         let deps = if index == 0 { Vec::new() } else { vec![id(index)] };
         let step_name = job.name.to_string();
-        let body = Body::Step(Box::new(Step { job, texts: Vec::new(), cache: None, engine: None }));
+        let body = Body::Step(Box::new(Step { job, texts: Vec::new(), cache: None, engine }));
         nodes.push(Node { deps, ..Node::new(step_name, Pipeline::ROOT, body) });
     }
     Pipeline {

@@ -30,7 +30,7 @@ use super::document::tree::{Node, Value};
 use super::document::{Reading, Tree, recognise};
 use crate::diag::{Code, Diagnostic, Source, shown};
 pub use lower::Target;
-use lower::{Around, Readers};
+use lower::{Around, Lowered, Readers};
 pub use raw::Backend;
 
 /// One of the two files.
@@ -207,9 +207,7 @@ fn alone(reader: &mut Reader<'_>, root: &Node, file: File, given: &Given<'_>) ->
     }
     let Some(raw) = config::config(reader, root) else { return Reading::default() };
     let around = around(reader.source, given);
-    let lowered = lower::lower(&mut Readers { config: &mut *reader, backend: None }, &raw, None, &around);
-    let (work, target) = lowered.unzip();
-    Reading { work, target: target.map(Box::new), ..Reading::default() }
+    reading(lower::lower(&mut Readers { config: &mut *reader, backend: None }, &raw, None, &around))
 }
 
 fn both(
@@ -220,12 +218,15 @@ fn both(
     let raw_config = config::config(config_reader, config_root);
     let raw_backend = raw::backend(backend_reader, backend_root);
     let around = around(config_reader.source, given);
-    let lowered = raw_config.and_then(|config| {
+    reading(raw_config.and_then(|config| {
         let mut readers = Readers { config: &mut *config_reader, backend: Some(&mut *backend_reader) };
         lower::lower(&mut readers, &config, raw_backend.as_ref(), &around)
-    });
-    let (work, target) = lowered.unzip();
-    Reading { work, target: target.map(Box::new), ..Reading::default() }
+    }))
+}
+
+fn reading(lowered: Option<Lowered>) -> Reading {
+    let Some(Lowered { work, target, engine }) = lowered else { return Reading::default() };
+    Reading { work: Some(work), target: Some(Box::new(target)), engine, ..Reading::default() }
 }
 
 /// The text of one file, below its name.
@@ -236,7 +237,8 @@ fn headed(source: &Source, text: &str) -> String {
 fn around<'a>(config: &Source, given: &Given<'a>) -> Around<'a> {
     let is_file = !config.name.starts_with('<');
     let path = is_file.then(|| given.dir.join(Path::new(&config.name)).components().collect::<std::path::PathBuf>());
-    Around { python: given.python, config: path.map(|path| path.to_string_lossy().into_owned()) }
+    let config = path.map(|path| path.to_string_lossy().into_owned());
+    Around { python: given.python, config, settings: given.settings }
 }
 
 /// What the readers of both files do first: of duplicate keys the last one counts, as in PaddleRec, whose own sample has

@@ -6,6 +6,8 @@ use crate::diag::{Code, Diagnostic, Span};
 use crate::formats::document::limits::MAX_REPLICAS;
 use crate::formats::document::reader::{At, Reader};
 use crate::formats::document::tree::Node;
+use crate::formats::engines;
+use crate::model::{ClusterOptions, MpiOptions, SlurmOptions};
 
 /// Where a job runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub(super) struct RawBackend {
     pub(super) log_level: Option<u32>,
     /// Where `submit` is, for errors about keys that it does not have, and its path.
     pub(super) submit: (Span, String),
+    /// What only Slurm and MPI use.
+    pub(super) cluster: ClusterOptions,
     pub(super) cloud: RawCloud,
 }
 
@@ -97,6 +101,8 @@ pub(super) struct RawCloud {
 }
 
 const TEXTS: [&str; 5] = ["ak", "sk", "group", "start_cmd", "files"];
+/// Keys of `submit` that are options of `sbatch`.
+const NATIVE: [&str; 5] = ["partition", "account", "qos", "constraint", "time"];
 const COUNTS: [&str; 6] = ["nodes", "k8s_trainers", "k8s_cpu_cores", "k8s_gpu_card", "k8s_ps_num", "k8s_ps_cores"];
 
 pub(super) fn backend(reader: &mut Reader<'_>, root: &Node) -> Option<RawBackend> {
@@ -138,6 +144,7 @@ pub(super) fn backend(reader: &mut Reader<'_>, root: &Node) -> Option<RawBackend
         storage: None,
         log_level: None,
         submit: (submit.as_ref().map_or(section.at(), Section::at), section.path("submit")),
+        cluster: ClusterOptions::default(),
         cloud: RawCloud::default(),
     };
     if let Some(submit) = &submit {
@@ -149,7 +156,35 @@ pub(super) fn backend(reader: &mut Reader<'_>, root: &Node) -> Option<RawBackend
     }
     raw.name = name;
     raw.cloud = cloud(reader, &section, submit.as_ref(), is_flat);
+    if let Some(submit) = &submit {
+        let nodes = raw.cloud.counts.iter().find(|(name, _)| *name == "nodes").map(|(_, count)| *count);
+        raw.cluster = cluster(reader, submit, nodes);
+    }
     Some(raw)
+}
+
+fn cluster(reader: &mut Reader<'_>, submit: &Section<'_>, nodes: Option<u32>) -> ClusterOptions {
+    let mut native: Vec<_> = nodes.map(|nodes| ("nodes".to_owned(), Some(nodes.to_string()))).into_iter().collect();
+    for name in NATIVE {
+        let Some(value) = submit.word(reader, name) else { continue };
+        match engines::slurm_native(name, Some(&value.value)) {
+            Ok(option) => native.push(option),
+            Err(why) => reader.error(Code::F0013, value.at, format!("`{}` is not valid", submit.path(name)), why),
+        }
+    }
+    let mut hosts = Vec::new();
+    let what = format!("`{}`", submit.path("hosts"));
+    for node in submit.get("hosts").map(Node::one_or_many).unwrap_or_default() {
+        let Some(text) = reader.text(&what, node).filter(|text| !text.value.trim().is_empty()) else { continue };
+        match engines::mpi_hosts(&text.value) {
+            Ok(some) => hosts.extend(some),
+            Err(why) => reader.error(Code::F0013, text.at, format!("{what} is not valid"), why),
+        }
+    }
+    ClusterOptions {
+        slurm: SlurmOptions { native, ..SlurmOptions::default() },
+        mpi: MpiOptions { hosts, ..MpiOptions::default() },
+    }
 }
 
 fn cloud(reader: &mut Reader<'_>, section: &Section<'_>, submit: Option<&Section<'_>>, is_flat: bool) -> RawCloud {

@@ -5,9 +5,9 @@ use super::{Backend, File};
 use crate::diag::{Diagnostic, Severity, Source};
 use crate::formats::document::keys::{KeyKind, Table};
 use crate::formats::document::{Checked, Document, Format};
-use crate::formats::settings::Settings;
+use crate::formats::settings::{self, Settings};
 use crate::formats::{Given, check, convert, parse};
-use crate::model::{Contract, Job, Part, When, Workload};
+use crate::model::{Contract, EngineKind, Job, Part, When, Workload};
 
 /// The files of PaddleRec's guide, with another backend.
 const CONFIG: &str = r#"train:
@@ -178,11 +178,55 @@ fn backends_in_any_case() {
         ("MPI", Backend::Mpi),
         ("slurm", Backend::Slurm),
     ] {
-        let target = good(CONFIG, Some(&BACKEND.replace("local", word))).target.unwrap();
-        assert_eq!((target.backend, target.refused.is_some()), (backend, backend != Backend::Local), "{word}");
+        let Document { target, engine, .. } = good(CONFIG, Some(&BACKEND.replace("local", word)));
+        let (target, engine) = (target.unwrap(), engine.map(|engine| engine.kind));
+        let expected = match backend {
+            Backend::Mpi => Some(EngineKind::Mpi),
+            Backend::Slurm => Some(EngineKind::Slurm),
+            _ => None,
+        };
+        assert_eq!((target.backend, engine), (backend, expected), "{word}");
+        assert_eq!(target.refused.is_some(), backend == Backend::Kubernetes, "{word}");
     }
     let target = good(CONFIG, Some(&BACKEND.replace("local", "k8s"))).target.unwrap();
     insta::assert_snapshot!(plain(&[target.refused.unwrap()]));
+}
+
+#[test]
+fn options_of_slurm_and_mpi() {
+    let keys =
+        "    partition: gpu\n    account: ''\n    time: 90\n    nodes: \"2\"\n    hosts: [a:4, 'b, [::1]:2', '']\n";
+    let toml = "[engine.slurm]\npartition = 'cpu'\nqos = 'low'\n[engine.mpi]\nlauncher = 'mpiexec'\nhosts = ['c']\n";
+    let settings = settings::parse(&Source::new("umiak.toml", toml)).unwrap();
+    let cluster = |word: &str| {
+        let source = Source::new("backend.yaml", BACKEND.replace("local", word) + keys);
+        let given = Given { companion: Some(&source), ..Given::new(&[], &settings) };
+        let document = parse(&Source::new("config.yaml", CONFIG), &given).unwrap();
+        assert_eq!(document.notices, []);
+        document.engine.unwrap().cluster
+    };
+    let native = cluster("slurm").slurm.native;
+    let native: Vec<_> = native.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap())).collect();
+    assert_eq!(native, [("qos", "low"), ("nodes", "2"), ("partition", "gpu"), ("time", "90")]);
+    let mpi = cluster("mpi").mpi;
+    assert_eq!(mpi.hosts, [("a".to_owned(), 4), ("b".to_owned(), 1), ("::1".to_owned(), 2)]);
+    assert_eq!(mpi.launcher, Some("mpiexec".into()));
+    // The third generation has them too.
+    let flat = "backend: slurm\nsubmit: {server_num: 1, trainer_num: 1, partition: gpu}\n";
+    assert_eq!(good(CONFIG, Some(flat)).engine.unwrap().cluster.slurm.value("partition"), Some("gpu"));
+    let wrong =
+        "    partition: \"a\\nb\"\n    nodes: [2]\n    hosts: [a:x, fe80::1]\n    partion: x\n    account: [a]\n";
+    insta::assert_snapshot!(bad(CONFIG, Some(&(BACKEND.replace("local", "slurm") + wrong))));
+}
+
+/// Only runners of the cluster are given to its engine.
+#[test]
+fn modes_on_a_cluster_and_here() {
+    let config = LISTS.replace("class: local_cluster_train", "class: cluster_train");
+    let document = good(&config, Some(&BACKEND.replace("local", "slurm")));
+    let engines: Vec<_> = document.pipeline().unwrap().iter_steps().map(|step| step.engine.clone()).collect();
+    assert_eq!(engines, [None, Some(EngineKind::Local.into())]);
+    assert_eq!(document.engine.map(|engine| engine.kind), Some(EngineKind::Slurm));
 }
 
 #[test]
