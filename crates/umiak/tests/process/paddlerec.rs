@@ -6,13 +6,14 @@ use std::path::Path;
 
 use umiak_testkit::components::Component::{PaddlePs, Python};
 use umiak_testkit::components::ps_environment;
-use umiak_testkit::sandbox::Sandbox;
+use umiak_testkit::sandbox::{Outcome, Sandbox};
 use umiak_testkit::suite::Suite;
 
 use crate::frameworks::{assert_only_caches, example, prepared};
 use crate::shell::Shell;
 
 mod cloud;
+mod clusters;
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
@@ -28,6 +29,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("paddlerec::retries", &[Python], retries)
         .test("paddlerec::the_example_trains", &[PaddlePs], trains);
     cloud::register(suite);
+    clusters::register(suite);
 }
 
 /// The files of PaddleRec's guide, as they are printed there.
@@ -252,8 +254,6 @@ fn backends() {
         ("k8s", "error[F0004]: backend `k8s` is not in this version\n"),
         ("KUBERNETES", "error[F0004]: backend `kubernetes` is not in this version\n"),
         ("Volcano", "error[F0004]: backend `volcano` is not in this version\n"),
-        ("MPI", "error[F0004]: backend `mpi` is not in this version\n"),
-        ("slurm", "error[F0004]: backend `slurm` is not in this version\n"),
     ] {
         let shell = shell(backend, "");
         for line in [LINE, "umiak run backend.yaml", "umiak plan config.yaml"] {
@@ -335,15 +335,25 @@ fn retries() {
 /// Two servers and two trainers with the real Paddle.
 fn trains() {
     let sandbox = Sandbox::new();
-    for name in ["config.yaml", "backend.yaml", "ctr/__init__.py", "ctr/__main__.py", "ctr/model.py", "ctr/reader.py"] {
-        let text = std::fs::read_to_string(example(&format!("paddlerec/{name}"))).expect("the example is there");
-        write(&sandbox, name, &text);
-    }
+    write_example(&sandbox, "backend: \"local\"");
     let environment = ps_environment().expect("the suite has checked that it is here");
     let words = ["submit", "-m", "config.yaml", "-b", "backend.yaml"];
     let outcome = prepared(&sandbox, &environment, &words).finish();
     assert_only_caches(&sandbox);
-    outcome.expect_code(0).expect_err("planned job ctr, 2 pserver, 2 trainer, engine local,");
+    has_trained(&outcome, "local");
+}
+
+/// The files of the example, with this backend.
+fn write_example(sandbox: &Sandbox, backend: &str) {
+    for name in ["config.yaml", "backend.yaml", "ctr/__init__.py", "ctr/__main__.py", "ctr/model.py", "ctr/reader.py"] {
+        let text = std::fs::read_to_string(example(&format!("paddlerec/{name}"))).expect("the example is there");
+        write(sandbox, name, &text.replace("backend: \"local\"", backend));
+    }
+}
+
+/// Checks the output of the example.
+fn has_trained(outcome: &Outcome, engine: &str) {
+    outcome.expect_code(0).expect_err(&format!("planned job ctr, 2 pserver, 2 trainer, engine {engine},"));
     let text = outcome.out();
     for trainer in 0..2 {
         let prefix = format!("trainer-{trainer} | done: loss 0.6931 -> ");
