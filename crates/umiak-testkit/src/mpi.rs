@@ -27,12 +27,13 @@ impl Installed {
         (launcher.kind == kind).then_some(Self { program, launcher })
     }
 
-    /// Options that replace ssh by a script, which is written to this directory.
+    /// Options that replace ssh by a script, which is written to this directory. Each host has temporary files of its
+    /// own: with those of another, the daemons of Open MPI 4 hang now and then.
     pub fn hosts_without_ssh(&self, directory: &Path) -> Vec<String> {
         let script = directory.join("rsh");
         let text = format!(
             "#!/bin/sh\nwhile :; do case $1 in -[olpiF]) shift 2 ;; -*) shift ;; *) break ;; esac; done\n{HOST}=$1\n\
-             export {HOST}\nshift\nexec sh -c \"$*\"\n"
+             TMPDIR=${{TMPDIR:-/tmp}}/$1\nmkdir -p \"$TMPDIR\"\nexport {HOST} TMPDIR\nshift\nexec sh -c \"$*\"\n"
         );
         std::fs::write(&script, text).expect("the directory can be written");
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("our own file");
