@@ -508,7 +508,9 @@ impl State {
             }
             Look::Hopeless { reason } => {
                 self.cancel = Some(true);
-                self.end_all(shared, |_| Exit::NoRoom { reason: reason.clone() });
+                // Another try would wait for the same.
+                let refused = SpawnError { doing: SpawnStage::Submit, errno: 0, reason };
+                self.end_all(shared, |_| Exit::Spawn(refused.clone()));
             }
             Look::Running => {
                 if self.stage == Stage::Waiting {

@@ -175,9 +175,9 @@ fn refused(site: &Site) {
 }
 
 fn hopeless(site: &Site) {
-    let document = "umiak: v1\nname: hopeless\npolicy: {restarts: {max: 0, max_platform: 0}}\nroles: {trainer: {replicas: 40, command: ['true']}}\n";
+    let document = "umiak: v1\nname: hopeless\nroles: {trainer: {replicas: 40, command: ['true']}}\n";
     let outcome = site.run_with(document, "--slurm nodes=40").finish();
-    outcome.expect_code(123).expect_err("could not be started").expect_err("does not allow what it asks for");
+    outcome.expect_code(125).expect_err("could not be started").expect_err("does not allow what it asks for");
     site.assert_nothing_left();
 }
 
