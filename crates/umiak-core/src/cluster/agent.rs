@@ -7,8 +7,6 @@ use crate::facts::Usage;
 use crate::machine::job::AttemptId;
 use crate::model::{Exit, Slot, StopHow};
 
-const SIGTERM: i32 = 15;
-
 /// The state of an agent.
 #[derive(Debug, Default)]
 pub struct Agent {
@@ -59,23 +57,15 @@ impl Agent {
     /// ended or replaced meanwhile is not started.
     pub fn follow(&mut self, orders: Vec<Order>) -> Vec<Act> {
         let mut newest: BTreeMap<Slot, AttemptId> = BTreeMap::new();
-        let mut stopped: BTreeSet<AttemptId> = BTreeSet::new();
         for order in &orders {
-            match order {
-                Order::Start(starts) => newest.extend(starts.iter().map(|start| (start.id.slot, start.id))),
-                Order::Stop { targets, .. } => stopped.extend(targets),
-                _ => {}
+            if let Order::Start(starts) = order {
+                newest.extend(starts.iter().map(|start| (start.id.slot, start.id)));
             }
         }
-        orders.into_iter().flat_map(|order| self.follow_one(order, &newest, &stopped)).collect()
+        orders.into_iter().flat_map(|order| self.follow_one(order, &newest)).collect()
     }
 
-    fn follow_one(
-        &mut self,
-        order: Order,
-        newest: &BTreeMap<Slot, AttemptId>,
-        stopped: &BTreeSet<AttemptId>,
-    ) -> Vec<Act> {
+    fn follow_one(&mut self, order: Order, newest: &BTreeMap<Slot, AttemptId>) -> Vec<Act> {
         match order {
             Order::Start(starts) => {
                 if self.asked.is_some() || self.is_ending {
@@ -89,13 +79,8 @@ impl Agent {
                         && !self.live.contains(&id)
                 };
                 let due: Vec<StartOrder> = starts.into_iter().filter(is_due).collect();
-                let (unwanted, due): (Vec<_>, Vec<_>) = due.into_iter().partition(|start| stopped.contains(&start.id));
-                let mut acts: Vec<Act> = unwanted.into_iter().map(|start| self.never_started(start.id)).collect();
                 self.live.extend(due.iter().map(|start| start.id));
-                if !due.is_empty() {
-                    acts.push(Act::Start(due));
-                }
-                acts
+                if due.is_empty() { Vec::new() } else { vec![Act::Start(due)] }
             }
             Order::Stop { how, targets } => {
                 let targets: Vec<_> = targets.into_iter().filter(|id| self.live.contains(id)).collect();
@@ -113,12 +98,6 @@ impl Agent {
                 vec![Act::End { patient }]
             }
         }
-    }
-
-    fn never_started(&mut self, id: AttemptId) -> Act {
-        self.ended.insert(id);
-        let exit = Exit::Signal { signal: SIGTERM, core_dumped: false };
-        Act::Tell(Told::Ended { id, exit, usage: None, over_limit: false, after: self.asked })
     }
 
     /// An attempt has ended.
@@ -189,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stopped_before_it_began_is_reported_as_ended() {
+    fn an_attempt_that_is_already_stopped_is_started_and_stopped() {
         let stop = Order::Stop { how: StopHow::Terminate, targets: vec![id(0, 1)] };
         let acts = agent(&[]).follow(vec![start(&[id(0, 1), id(1, 1)]), stop]);
-        assert_eq!(started(&acts), [id(1, 1)]);
-        assert!(matches!(acts[0], Act::Tell(Told::Ended { id: ended, .. }) if ended == id(0, 1)));
+        assert_eq!(started(&acts), [id(0, 1), id(1, 1)]);
+        assert_eq!(acts[1], Act::Stop { how: StopHow::Terminate, targets: vec![id(0, 1)] });
     }
 
     #[test]
