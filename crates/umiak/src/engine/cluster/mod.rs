@@ -62,16 +62,8 @@ pub(crate) struct Cluster {
     grace: Duration,
     remove: Vec<PathBuf>,
     paper: Paper,
-    /// `mpirun`, on the engine of that name.
+    /// `mpirun` of the run, if that is its engine. A step may name another.
     launcher: Option<Mpi>,
-}
-
-/// The scheduler of a unit.
-fn scheduler(launcher: Option<&Mpi>) -> Box<dyn Scheduler> {
-    match launcher {
-        Some(launcher) => Box::new(launcher.another()),
-        None => Box::new(Slurm::new()),
-    }
 }
 
 fn seating(kind: EngineKind, job: &Job, options: &ClusterOptions) -> Seating {
@@ -126,7 +118,7 @@ impl Cluster {
         submission: Submission,
     ) -> Result<Self, Diagnostic> {
         let launcher = match kind {
-            EngineKind::Mpi => Some(Mpi::find(&submission.cluster.mpi)?),
+            EngineKind::Mpi if submission.engine == kind.word() => Some(Mpi::find(&submission.cluster.mpi)?),
             _ => None,
         };
         info!(engine = kind.word(), "engine started");
@@ -147,6 +139,18 @@ impl Cluster {
 
     fn handle_of(&self, name: &str) -> String {
         format!("{}:{}/{name}", self.kind.word(), self.run)
+    }
+
+    /// The scheduler of a unit with these options.
+    fn scheduler(&self, options: &ClusterOptions) -> std::io::Result<Box<dyn Scheduler>> {
+        if self.kind != EngineKind::Mpi {
+            return Ok(Box::new(Slurm::new()));
+        }
+        let is_that_of_run = options.mpi.launcher == self.submission.cluster.mpi.launcher;
+        Ok(Box::new(match self.launcher.as_ref().filter(|_| is_that_of_run) {
+            Some(launcher) => launcher.another(),
+            None => Mpi::find(&options.mpi).map_err(|error| std::io::Error::other(error.message))?,
+        }))
     }
 
     /// The name of the next unit of a job.
@@ -182,7 +186,7 @@ impl Cluster {
             seating: seating(self.kind, &plan.job, options),
         };
         files::replace(&place.directory.join(files::UNIT), &unit)?;
-        let scheduler = scheduler(self.launcher.as_ref());
+        let scheduler = self.scheduler(options)?;
         let begin = Begin::Submit(Box::new(plan.clone()), ids.to_vec());
         let mut lines = Lines::new(place.directory.join(files::ORDERS));
         lines.add(order);
@@ -263,7 +267,7 @@ impl Engine for Cluster {
         }
         let ordered = unit::ordered(&place.directory);
         let live: Vec<AttemptId> = live.iter().filter(|id| ordered.contains(id)).copied().collect();
-        let mut scheduler = scheduler(self.launcher.as_ref());
+        let mut scheduler = Slurm::new();
         let job = scheduler.find(&place).map_err(|reason| {
             Diagnostic::error(umiak_core::diag::Code::J0026, "the run's cluster does not respond")
                 .row("reason", reason)
@@ -274,6 +278,7 @@ impl Engine for Cluster {
             return Ok(Vec::new());
         }
         let begin = Begin::Adopt { job, live: live.clone() };
+        let scheduler = Box::new(scheduler);
         let adopted = Unit::begin(handle.to_owned(), unit.step, place, self.grace, &self.inbox, scheduler, begin)
             .map_err(|error| Diagnostic::failed("follow the agents", &error))?;
         if live.is_empty() {
@@ -376,7 +381,7 @@ pub(super) fn end_orphans(run: &Path, handles: &[&String]) {
         let mut lines = Lines::new(place.directory.join(files::ORDERS));
         lines.add(&Order::End { patient: true });
         let _ = lines.write();
-        let mut scheduler = scheduler(None);
+        let mut scheduler = Slurm::new();
         let Ok(Some(job)) = scheduler.find(&place) else { continue };
         let (begun, mut is_cancelled) = (Instant::now(), false);
         loop {

@@ -1,6 +1,7 @@
 //! What all schedulers do alike.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 
 use umiak_testkit::components::{Component, trials};
 use umiak_testkit::suite::Suite;
@@ -26,6 +27,8 @@ pub(super) fn register(suite: &mut Suite) {
         test("a killed agent is a lost replica, not a hang", &[], killed_agent);
         test("real torch trains", &[Component::Torch], torch);
     }
+    suite
+        .test("mpi: a step has a launcher of its own", &[Component::OpenMpi], || own_launcher(&Site::new(Engine::Mpi)));
 }
 
 const SHOW: &str = r#"umiak: v1
@@ -189,6 +192,21 @@ fn killed_agent(site: &Site) {
     std::process::Command::new("kill").args(["-9", &victim.to_string()]).status().expect("kill can be started");
     let outcome = running.finish();
     assert_ne!(outcome.code(), 0, "{}", outcome.err());
+    site.assert_nothing_left();
+}
+
+/// The run is on this host, and `umiak.toml` names the launcher of the step.
+fn own_launcher(site: &Site) {
+    let used = site.sandbox.path().join("used");
+    let launcher =
+        site.sandbox.write("my-mpirun", format!("#!/bin/sh\n: > '{}'\nexec mpirun \"$@\"\n", used.display()));
+    std::fs::set_permissions(&launcher, std::fs::Permissions::from_mode(0o755)).expect("our own file");
+    site.sandbox.write("umiak.toml", format!("[engine.mine]\nkind = \"mpi\"\nlauncher = \"{}\"\n", launcher.display()));
+    let document = "umiak: v1\nname: steps\nsteps:\n  first: {command: 'echo here'}\n  train: {after: [first], engine: mine, command: 'echo $OMPI_COMM_WORLD_RANK'}\n";
+    site.sandbox.write("job.yaml", document);
+    site.umiak("run job.yaml").finish().expect_code(0);
+    assert!(used.exists(), "another launcher was used");
+    assert_eq!(site.sandbox.read("state/runs/run-000001/tasks/train/main-0/attempt-1/log"), "0\n");
     site.assert_nothing_left();
 }
 
