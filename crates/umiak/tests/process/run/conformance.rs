@@ -658,10 +658,12 @@ fn adopted_running(columns: Columns) {
 fn adopted_pending(columns: Columns) {
     on_adopting(columns, |stage| {
         let is_simulated = stage.engine == "mock-cluster";
-        // A real queue is long enough.
-        let queue = if is_simulated { "queue=1s, " } else { "" };
+        // In a real queue it waits for a time.
+        let (queue, flags) = if is_simulated { ("queue=1s, ", "") } else { ("", "--slurm begin=now+3") };
         let document = format!("umiak: v1\nroles: {{w: {{replicas: 2, command: [actor, {queue}print=up]}}}}");
-        let running = stage.run(&document).start();
+        stage.sandbox.write("job.yaml", &document);
+        let line = format!("run job.yaml --output json --engine {} {flags}", stage.engine);
+        let running = stage.umiak(&line).start();
         running.wait_until("a reason", || stage.journal().iter().any(|fact| fact["type"] == "pending"));
         kill(stage, running);
         stage.umiak("resume 1 --output json").finish().expect_code(0);
