@@ -349,6 +349,8 @@ register! {
         "Options of `sbatch` are passed on under their long names. Those whose value follows from the job (number of tasks, name, logs, signals) are set by umiak; the hint shows what to use instead. A value is one line.";
     E0204, 125, "an agent cannot run on its node",
         "On a cluster, an agent of umiak runs on each node and starts the replicas there. It could not: it does not see the directory of the run, or what the scheduler gave it does not fit the job. The message shows the node and the reason.";
+    E0205, 2, "agents cannot connect to this host",
+        "With `--slurm-connect`, agents on the nodes connect to the host that submits the job. It has no address that the nodes could reach, or the name that was given has none. Name one with `--slurm-connect=HOST`, or use a directory that the nodes share.";
 }
 
 impl Code {

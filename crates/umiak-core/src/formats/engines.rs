@@ -7,7 +7,7 @@ use super::document::reader::{At, Reader, did_you_mean};
 use super::document::tree::shortened;
 use super::settings::Settings;
 use crate::diag::{Code, Diagnostic};
-use crate::model::{ClusterOptions, EngineChoice, EngineKind, Job, Workload};
+use crate::model::{ClusterOptions, Connect, EngineChoice, EngineKind, Job, Workload};
 
 /// Options of `sbatch` that umiak sets itself, and what to use instead.
 const OWN: [(&str, &str); 9] = [
@@ -66,8 +66,28 @@ pub fn slurm_warning(text: &str) -> Result<u32, String> {
 
 /// `HOST`, `HOST:SLOTS`, `[IPv6]` or `[IPv6]:SLOTS`.
 pub fn mpi_host(text: &str) -> Result<(String, u32), String> {
-    let wrong = || format!("`{}` is not HOST or HOST:SLOTS", shortened(text).escape_debug());
-    let (host, slots) = if let Some(rest) = text.strip_prefix('[') {
+    let (host, slots) = host_and(text, "SLOTS")?;
+    let slots = slots.map_or(Some(DEFAULT_SLOTS), |slots| slots.parse().ok());
+    match slots.filter(|slots| (1..=MAX_SLOTS).contains(slots)) {
+        Some(slots) => Ok((host.to_owned(), slots)),
+        None => Err(format!("the slots of `{host}` must be a number from 1 to {MAX_SLOTS}")),
+    }
+}
+
+/// `HOST`, `HOST:PORT`, `[IPv6]` or `[IPv6]:PORT`.
+pub fn connect(text: &str) -> Result<Connect, String> {
+    let (host, port) = host_and(text, "PORT")?;
+    let number = port.map(|port| port.parse::<u16>().ok().filter(|port| *port > 0));
+    match number {
+        Some(None) => Err(format!("the port of `{host}` must be a number from 1 to 65535")),
+        port => Ok(Connect { host: Some(host.to_owned()), port: port.flatten() }),
+    }
+}
+
+/// A name or address, and what follows after a colon, which is `what`.
+fn host_and<'a>(text: &'a str, what: &str) -> Result<(&'a str, Option<&'a str>), String> {
+    let wrong = || format!("`{}` is not HOST or HOST:{what}", shortened(text).escape_debug());
+    let (host, rest) = if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
         if host.parse::<std::net::Ipv6Addr>().is_err() {
             return Err(format!("`{}` is not an IPv6 address", shortened(host).escape_debug()));
@@ -85,11 +105,7 @@ pub fn mpi_host(text: &str) -> Result<(String, u32), String> {
     if host.is_empty() || host.starts_with('-') || !host.chars().all(is_host) {
         return Err(wrong());
     }
-    let slots = slots.map_or(Some(DEFAULT_SLOTS), |slots| slots.parse().ok());
-    match slots.filter(|slots| (1..=MAX_SLOTS).contains(slots)) {
-        Some(slots) => Ok((host.to_owned(), slots)),
-        None => Err(format!("the slots of `{host}` must be a number from 1 to {MAX_SLOTS}")),
-    }
+    Ok((host, rest))
 }
 
 /// Hosts, separated by commas.
@@ -304,5 +320,14 @@ mod tests {
             assert!(slurm_warning(wrong).is_err(), "{wrong}");
         }
         assert!(agent("umiak").is_err());
+    }
+
+    #[test]
+    fn where_agents_connect() {
+        let is = |host: &str, port| Ok(Connect { host: Some(host.to_owned()), port });
+        assert_eq!(connect("login1"), is("login1", None));
+        assert_eq!(connect("[fd00::2]:7000"), is("fd00::2", Some(7000)));
+        assert_eq!(connect("a:0"), Err("the port of `a` must be a number from 1 to 65535".to_owned()));
+        assert_eq!(connect("a b"), Err("`a b` is not HOST or HOST:PORT".to_owned()));
     }
 }

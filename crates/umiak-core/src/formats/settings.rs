@@ -31,7 +31,7 @@ use super::document::reader::{At, Reader, did_you_mean};
 use super::document::tree::{Node, ScalarKind, Value, shortened};
 use super::{engines, units};
 use crate::diag::{Code, Collected, Diagnostic, Source, Span};
-use crate::model::{ClusterOptions, EngineChoice, EngineKind, MpiOptions, Resources, SlurmOptions};
+use crate::model::{ClusterOptions, Connect, EngineChoice, EngineKind, MpiOptions, Resources, SlurmOptions};
 
 /// The names that documents may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,7 +210,7 @@ fn engine(reader: &mut Reader<'_>, name: &At<String>, node: &Node) -> Option<Eng
 
 /// Keys that are not ours are options of `sbatch`.
 fn slurm(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<SlurmOptions> {
-    let entries = reader.open_entries(what, node, ["kind", "direct", "requeue", "warning", "umiak"])?;
+    let entries = reader.open_entries(what, node, ["kind", "direct", "requeue", "warning", "umiak", "connect"])?;
     let mut native = Vec::new();
     for (key, node) in &entries.rest {
         let Value::Scalar(scalar) = &node.value else {
@@ -237,7 +237,19 @@ fn slurm(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<SlurmOption
         requeue: entries.value(reader, "requeue", Reader::boolean).unwrap_or(false),
         warning: entries.value(reader, "warning", |reader, what, node| by(reader, what, node, engines::slurm_warning)),
         umiak: entries.value(reader, "umiak", |reader, what, node| by(reader, what, node, engines::agent)),
+        connect: entries.value(reader, "connect", connect).flatten(),
     })
+}
+
+/// `true`, `false`, `"HOST"` or `"HOST:PORT"`.
+fn connect(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<At<Option<Connect>>> {
+    match &node.value {
+        Value::Scalar(scalar) if scalar.kind == ScalarKind::Bool => {
+            let value = (scalar.text == "true").then(Connect::default);
+            Some(At { value, at: node.at })
+        }
+        _ => by(reader, what, node, |text| engines::connect(text).map(Some)),
+    }
 }
 
 fn mpi(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<MpiOptions> {
@@ -370,7 +382,7 @@ mod tests {
 
     #[test]
     fn engines_of_clusters() {
-        let text = "[engine.slurm]\npartition = \"cpu\"\nexclusive = true\noversubscribe = false\nnice = 10\ndirect = true\nwarning = \"2m\"\numiak = \"/opt/umiak\"\n\
+        let text = "[engine.slurm]\npartition = \"cpu\"\nexclusive = true\noversubscribe = false\nnice = 10\ndirect = true\nwarning = \"2m\"\numiak = \"/opt/umiak\"\nconnect = \"login:7000\"\n\
             [engine.gpu-cluster]\nkind = \"slurm\"\npartition = \"gpu\"\nrequeue = true\n\
             [engine.mpi]\nlauncher = \"mpiexec\"\nhosts = [\"a:4\", \"b\"]\narguments = [\"--bind-to\", \"none\"]\n\
             [queue.gpu]\nengine = \"gpu-cluster\"\n";
@@ -385,6 +397,7 @@ mod tests {
                 requeue: false,
                 warning: Some(120),
                 umiak: Some("/opt/umiak".into()),
+                connect: Some(Connect { host: Some("login".to_owned()), port: Some(7000) }),
             }
         );
         let EngineChoice { name, kind, cluster } = settings.engine("gpu-cluster").unwrap();

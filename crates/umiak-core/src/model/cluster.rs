@@ -39,18 +39,33 @@ pub struct SlurmOptions {
     /// The umiak program on the nodes; when omitted, the path of the one that submits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub umiak: Option<PathBuf>,
+    /// Nodes do not see the directory of the run: agents connect to the host that submits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect: Option<Connect>,
+}
+
+/// Where agents reach the host that submits.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Connect {
+    /// Its name or address; when omitted, all its addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// When omitted, a free one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
 }
 
 impl SlurmOptions {
     /// Adds options that win over these.
     pub fn add(&mut self, over: &Self) {
-        let Self { native, direct, requeue, warning, umiak } = over;
+        let Self { native, direct, requeue, warning, umiak, connect } = over;
         self.native.retain(|(name, _)| native.iter().all(|(other, _)| other != name));
         self.native.extend(native.iter().cloned());
         self.direct |= direct;
         self.requeue |= requeue;
         self.warning = warning.or(self.warning);
         self.umiak = umiak.clone().or(self.umiak.take());
+        self.connect = connect.clone().or(self.connect.take());
     }
 
     /// The value of a native option, as it applies.

@@ -7,7 +7,7 @@ use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::formats::document::Document;
 use umiak_core::formats::engines::{self, Said, agent, mpi_hosts, slurm_option, slurm_warning};
 use umiak_core::formats::settings::Settings;
-use umiak_core::model::{ClusterOptions, EngineChoice, EngineKind, MpiOptions, SlurmOptions};
+use umiak_core::model::{ClusterOptions, Connect, EngineChoice, EngineKind, MpiOptions, SlurmOptions};
 use umiak_core::plan::capable;
 
 use crate::engine;
@@ -32,6 +32,10 @@ pub(super) struct Engines {
     /// Slurm: stop replicas this long before the time limit; when omitted, 60s
     #[arg(long, value_name = "DURATION", value_parser = slurm_warning)]
     slurm_warning: Option<u32>,
+    /// Slurm: the nodes do not see the directory of the run: agents connect to this host, by this name or address; when
+    /// omitted, by any of its addresses
+    #[arg(long, value_name = "HOST[:PORT]", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = slurm_connect)]
+    slurm_connect: Option<Connect>,
     /// MPI: hosts and their slots, as in `a:4,b:4`
     #[arg(long, value_name = "HOSTS")]
     mpi_hosts: Option<String>,
@@ -46,16 +50,21 @@ pub(super) struct Engines {
     agent: Option<PathBuf>,
 }
 
+fn slurm_connect(text: &str) -> Result<Connect, String> {
+    if text.is_empty() { Ok(Connect::default()) } else { engines::connect(text) }
+}
+
 impl Engines {
     /// A flag that has a meaning only for one kind of engine, and those kinds.
     fn given(&self) -> impl Iterator<Item = (&'static str, &'static [EngineKind])> {
         const SLURM: &[EngineKind] = &[EngineKind::Slurm];
         const MPI: &[EngineKind] = &[EngineKind::Mpi];
-        let flags: [(&str, bool, &[EngineKind]); 8] = [
+        let flags: [(&str, bool, &[EngineKind]); 9] = [
             ("--slurm", !self.slurm.is_empty(), SLURM),
             ("--slurm-direct", self.slurm_direct, SLURM),
             ("--slurm-requeue", self.slurm_requeue, SLURM),
             ("--slurm-warning", self.slurm_warning.is_some(), SLURM),
+            ("--slurm-connect", self.slurm_connect.is_some(), SLURM),
             ("--mpi-hosts", self.mpi_hosts.is_some(), MPI),
             ("--mpi-launcher", self.mpi_launcher.is_some(), MPI),
             ("--mpi-arg", !self.mpi_arg.is_empty(), MPI),
@@ -79,6 +88,7 @@ impl Engines {
                 requeue: self.slurm_requeue,
                 warning: self.slurm_warning,
                 umiak: self.agent.clone(),
+                connect: self.slurm_connect.clone(),
             },
             mpi: MpiOptions {
                 launcher: self.mpi_launcher.as_ref().map(program),

@@ -18,4 +18,4 @@ mod tests;
 
 pub use native::check;
 pub use parts::{parts, seating};
-pub use render::{LIMIT_FILE, Script, render};
+pub use render::{COPY_FILE, LIMIT_FILE, LOG_FILE, Script, render};

@@ -47,11 +47,13 @@ pub fn render(plan: &Plan, options: &SlurmOptions, umiak: &Path, directory: &Pat
     let name = shown(&name);
     let run = plan.run.as_deref().unwrap_or("a run");
     let text = Rendered { name: &name, run, job: &plan.job, options, umiak, directory }.text();
-    Script { text, arguments: arguments(directory, &plan.directory) }
+    // A log that cannot be opened on the node would fail the job.
+    let log = if options.connect.is_some() { "/dev/null".into() } else { directory.join(LOG_FILE) };
+    Script { text, arguments: arguments(&log, &plan.directory) }
 }
 
 /// In the name of a log, Slurm replaces `%` and some letters.
-pub(super) fn arguments(directory: &Path, working: &Path) -> Vec<std::ffi::OsString> {
+pub(super) fn arguments(log: &Path, working: &Path) -> Vec<std::ffi::OsString> {
     use std::ffi::{OsStr, OsString};
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
     let with = |flag: &str, value: &OsStr| {
@@ -59,7 +61,6 @@ pub(super) fn arguments(directory: &Path, working: &Path) -> Vec<std::ffi::OsStr
         word.push(value);
         word
     };
-    let log = directory.join(LOG_FILE);
     let escaped = log.as_os_str().as_bytes().iter().flat_map(|byte| vec![*byte; if *byte == b'%' { 2 } else { 1 }]);
     vec![
         "--parsable".into(),
@@ -99,20 +100,38 @@ impl Rendered<'_> {
         }
         let _ = write!(
             text,
-            "\nunit={unit}\numiak={umiak}\n\n\
+            "\n{unit}umiak={umiak}\n\n\
              # Slurm warns before the time limit; agents look for the file.\n\
              limit=\n\
-             rm -f \"$unit/{LIMIT_FILE}\"\n\
-             trap 'limit=yes; : >\"$unit/{LIMIT_FILE}\"' USR1\n\n",
-            unit = quoted(self.directory.as_os_str()),
+             trap 'limit=yes; echo \"${{SLURM_RESTART_COUNT:-0}}\" >\"$unit/{LIMIT_FILE}\"' USR1\n\n",
+            unit = self.unit(),
             umiak = quoted(self.umiak.as_os_str()),
         );
-        copying(&parts, &mut text);
+        if self.options.connect.is_none() {
+            copying(&parts, &mut text);
+        }
         self.starting(&parts, &mut text);
+        if self.options.connect.is_some() {
+            text += "rm -rf -- \"$unit\"\n";
+        }
         if self.options.requeue {
             text += "if [ \"$limit\" ] && [ $code -ne 0 ]; then\n  scontrol requeue \"$SLURM_JOB_ID\"\nfi\n";
         }
         text + "exit $code\n"
+    }
+
+    /// Sets `unit`, where agents and this script find each other's files.
+    fn unit(&self) -> String {
+        if self.options.connect.is_none() {
+            return format!("unit={}\n", quoted(self.directory.as_os_str()));
+        }
+        format!(
+            "# The nodes do not see {}: agents connect to the host that has it.\n\
+             unit=${{TMPDIR:-/tmp}}/umiak-$SLURM_JOB_ID\n\
+             mkdir -p -m 700 \"$unit\" && [ -O \"$unit\" ] && [ ! -L \"$unit\" ] || exit 1\n\
+             exec >>\"$unit/{LOG_FILE}\" 2>&1\n",
+            self.run
+        )
     }
 
     fn parts(&self) -> Vec<Part> {

@@ -5,7 +5,7 @@ use super::super::look::{Look, Over};
 use super::parts::seating;
 use super::render::{Rendered, arguments};
 use super::status::{self, Report, look};
-use crate::model::{Contract, Job, JobId, Policy, Role, RoleName, SlurmOptions};
+use crate::model::{Connect, Contract, Job, JobId, Policy, Role, RoleName, SlurmOptions};
 
 fn role(name: &str, replicas: u32, cpu: Option<u32>, memory: Option<u64>, gpus: u32) -> Role {
     let mut role = Role::new(RoleName::new(name).unwrap(), replicas);
@@ -72,6 +72,12 @@ fn requeue_with_a_short_time_limit() {
 }
 
 #[test]
+fn nodes_that_do_not_see_the_run() {
+    let options = SlurmOptions { connect: Some(Connect::default()), requeue: true, ..SlurmOptions::default() };
+    insta::assert_snapshot!(text(&job(vec![role("trainer", 2, None, None, 0)]), &options));
+}
+
+#[test]
 fn a_native_request_replaces_that_of_the_roles() {
     let options = native(&[("gres", Some("gpu:a100:4")), ("mem", Some("0"))]);
     let text = text(&job(vec![role("trainer", 4, Some(2), Some(512), 1)]), &options);
@@ -86,7 +92,10 @@ fn hostile_names() {
     let job = job(vec![role("trainer", 1, None, None, 0)]);
     let umiak = Path::new("/opt/my tools/umiak");
     let text = Rendered { name: "it's 启动", run: "run-000012", job: &job, options: &options, umiak, directory }.text();
-    insta::assert_snapshot!(format!("{text}\n{:#?}", arguments(directory, Path::new("/home/li %j"))));
+    insta::assert_snapshot!(format!(
+        "{text}\n{:#?}",
+        arguments(&directory.join("slurm.log"), Path::new("/home/li %j"))
+    ));
 }
 
 /// All texts of this file are from Slurm 22.05.8, cut short.
