@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Asked, Order, StartOrder, Told};
 use crate::facts::Usage;
 use crate::machine::job::AttemptId;
-use crate::model::{Exit, Slot, StopHow};
+use crate::model::{Exit, Job, Slot, StopHow};
 
 /// The state of an agent.
 #[derive(Debug, Default)]
@@ -15,6 +15,8 @@ pub struct Agent {
     live: BTreeSet<AttemptId>,
     /// Attempts that have ended, also before the scheduler has started the unit again.
     ended: BTreeSet<AttemptId>,
+    /// The newest attempt of each replica of the job that was ordered to start.
+    newest: BTreeMap<Slot, AttemptId>,
     asked: Option<Asked>,
     is_ending: bool,
 }
@@ -56,16 +58,15 @@ impl Agent {
     /// Follows orders that arrived together. An agent that begins receives all orders of the unit: what they have started,
     /// ended or replaced meanwhile is not started.
     pub fn follow(&mut self, orders: Vec<Order>) -> Vec<Act> {
-        let mut newest: BTreeMap<Slot, AttemptId> = BTreeMap::new();
         for order in &orders {
             if let Order::Start(starts) = order {
-                newest.extend(starts.iter().map(|start| (start.id.slot, start.id)));
+                self.newest.extend(starts.iter().map(|start| (start.id.slot, start.id)));
             }
         }
-        orders.into_iter().flat_map(|order| self.follow_one(order, &newest)).collect()
+        orders.into_iter().flat_map(|order| self.follow_one(order)).collect()
     }
 
-    fn follow_one(&mut self, order: Order, newest: &BTreeMap<Slot, AttemptId>) -> Vec<Act> {
+    fn follow_one(&mut self, order: Order) -> Vec<Act> {
         match order {
             Order::Start(starts) => {
                 if self.asked.is_some() || self.is_ending {
@@ -74,7 +75,7 @@ impl Agent {
                 let is_due = |start: &StartOrder| {
                     let id = start.id;
                     self.seats.contains(&id.slot)
-                        && newest.get(&id.slot) == Some(&id)
+                        && self.newest.get(&id.slot) == Some(&id)
                         && !self.ended.contains(&id)
                         && !self.live.contains(&id)
                 };
@@ -111,7 +112,7 @@ impl Agent {
         acts
     }
 
-    /// The scheduler asks the unit to end, or nobody else will: the agent stops its replicas by itself, and leaves.
+    /// The scheduler asks the unit to end, or there is no supervisor that would: the agent stops its replicas, and leaves.
     pub fn ask(&mut self, asked: Asked) -> Vec<Act> {
         self.asked.get_or_insert(asked);
         let targets: Vec<AttemptId> = self.live().collect();
@@ -119,6 +120,23 @@ impl Agent {
             return self.leave().into_iter().collect();
         }
         vec![Act::Stop { how: StopHow::Terminate, targets }]
+    }
+
+    /// How the job would end, as far as these ends say: true if a replica that decides has failed, false if all that decide
+    /// have succeeded. `None` while that is open. Attempts that were replaced do not count.
+    pub fn verdict(&self, job: &Job, ends: &BTreeMap<AttemptId, Exit>) -> Option<bool> {
+        let mut has_succeeded = true;
+        for (role, number) in job.roles.iter().zip(0..).filter(|(role, _)| role.completion.decides) {
+            for index in 0..role.replicas {
+                let newest = self.newest.get(&Slot { role: number, index });
+                match newest.and_then(|id| ends.get(id)).map(Exit::is_success) {
+                    Some(false) => return Some(true),
+                    Some(true) => {}
+                    None => has_succeeded = false,
+                }
+            }
+        }
+        has_succeeded.then_some(false)
     }
 
     fn leave(&mut self) -> Option<Act> {
@@ -131,7 +149,7 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::StepIndex;
+    use crate::model::{JobId, Policy, Role, RoleName, StepIndex};
 
     fn id(index: u32, attempt: u32) -> AttemptId {
         AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt }
@@ -173,6 +191,30 @@ mod tests {
         let acts = agent(&[]).follow(vec![start(&[id(0, 1), id(1, 1)]), stop]);
         assert_eq!(started(&acts), [id(0, 1), id(1, 1)]);
         assert_eq!(acts[1], Act::Stop { how: StopHow::Terminate, targets: vec![id(0, 1)] });
+    }
+
+    #[test]
+    fn a_job_that_trains_after_a_restart_is_not_decided() {
+        let role = |name, replicas| Role::new(RoleName::new(name).unwrap(), replicas);
+        let mut job = Job {
+            name: JobId::new("ctr").unwrap(),
+            labels: BTreeMap::default(),
+            agent_store: false,
+            contracts: Vec::new(),
+            roles: vec![role("trainer", 2), role("server", 1)],
+            policy: Policy::default(),
+        };
+        job.roles[1].completion.decides = false;
+        let (ok, bad) = (Exit::Code { code: 0 }, Exit::Code { code: 1 });
+        let mut agent = agent(&[]);
+        agent.follow(vec![start(&[id(0, 1), id(1, 1)])]);
+        assert_eq!(agent.verdict(&job, &BTreeMap::new()), None);
+        let mut ends = BTreeMap::from([(id(0, 1), bad.clone())]);
+        assert_eq!(agent.verdict(&job, &ends), Some(true));
+        agent.follow(vec![start(&[id(0, 2), id(1, 2)])]);
+        assert_eq!(agent.verdict(&job, &ends), None, "the failed attempt was replaced");
+        ends.extend([(id(0, 2), ok.clone()), (id(1, 2), ok)]);
+        assert_eq!(agent.verdict(&job, &ends), Some(false), "servers do not decide");
     }
 
     #[test]

@@ -12,6 +12,10 @@ pub enum Look {
         reason: String,
     },
     Running,
+    /// It has its nodes, and does not run.
+    Suspended {
+        reason: String,
+    },
     Over(Over),
     /// The scheduler does not answer, for this reason. Nothing is known about the unit.
     Unknown {

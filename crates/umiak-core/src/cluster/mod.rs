@@ -14,18 +14,22 @@
 //! | module | in one sentence |
 //! |---|---|
 //! | [`agent`] | what an agent does about orders and ends |
+//! | [`unit`] | what the supervisor of a unit does about reports, answers of the scheduler, and requests |
 //! | [`look`] | what a scheduler says about a unit |
 //! | [`seats`] | which agent has which replicas |
 //! | [`slurm`] | the script for `sbatch`, and what Slurm says about a job |
 //! | [`mpi`] | the command line of `mpirun` |
+//! | [`post`] | the same files over a connection, for nodes that do not see the directory |
 
 pub mod agent;
 pub mod look;
 pub mod mpi;
+pub mod post;
 pub mod seats;
 pub mod slurm;
+pub mod unit;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -51,6 +55,7 @@ pub struct UnitFile {
     /// The job that is placed: the submitted one, or a step's.
     pub job: Job,
     pub programs: Vec<PathBuf>,
+    /// Paths below the run, if the nodes do not see it.
     pub place: RunPlace,
     pub seating: Seating,
 }
@@ -171,6 +176,9 @@ pub struct Placement {
     /// The replicas of each agent, by rank.
     pub seats: Vec<Vec<u32>>,
     pub places: Vec<Place>,
+    /// Attempts that had ended by themselves before the scheduler started the unit again.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub ended: BTreeSet<AttemptId>,
 }
 
 impl Placement {

@@ -146,7 +146,7 @@ pub fn look(reports: &[Report]) -> Look {
         Look::Pending { .. } => 1,
         Look::Over(over) if *over != Over::Done => 2,
         Look::Unknown { .. } => 3,
-        Look::Running => 4,
+        Look::Running | Look::Suspended { .. } => 4,
         Look::Over(_) => 5,
     };
     let is_over = reports.iter().all(|report| matches!(look_at(report), Look::Over(_)));
@@ -165,7 +165,7 @@ fn look_at(report: &Report) -> Look {
             if wait.is_hopeless { Look::Hopeless { reason } } else { Look::Pending { reason } }
         }
         "CONFIGURING" | "POWER_UP_NODE" => Look::Pending { reason: "its nodes are being started".to_owned() },
-        "SUSPENDED" | "STOPPED" => Look::Pending { reason: "it is suspended".to_owned() },
+        "SUSPENDED" | "STOPPED" => Look::Suspended { reason: "it is suspended".to_owned() },
         "RUNNING" | "COMPLETING" | "STAGE_OUT" | "SIGNALING" | "RESIZING" | "UPDATE_DB" => Look::Running,
         "COMPLETED" => Look::Over(Over::Done),
         "CANCELLED" => Look::Over(Over::Cancelled { by: report.cancelled_by.clone() }),
@@ -190,6 +190,10 @@ fn failed(report: &Report) -> String {
         _ => "its script failed",
     };
     match report.exit {
+        // Slurm's own number for it.
+        Some((_, 53)) => "its node cannot write into the directory of the run: use one that all nodes share, or \
+                          `--slurm-connect`"
+            .to_owned(),
         Some((_, signal)) if signal > 0 => format!("{what}: signal {signal} ({})", report.state),
         Some((code, _)) if code > 0 => format!("{what}: exit code {code} ({})", report.state),
         _ => format!("{what} ({})", report.state),
