@@ -24,6 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use umiak_core::cluster::unit::Swept;
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
@@ -122,13 +123,6 @@ impl EngineNews {
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self, Self::Lost { .. })
     }
-}
-
-/// Processes that replicas had left behind and that were stopped, and those that are still running.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Swept {
-    pub(crate) stopped: Vec<u32>,
-    pub(crate) remaining: Vec<u32>,
 }
 
 /// Why ports could not be leased.
@@ -302,6 +296,6 @@ pub(crate) fn end_orphans(directory: &Path, handles: &[String]) -> Result<(), Di
             .map_err(|error| Diagnostic::failed("stop the replicas in the cluster", &error))?;
     }
     let in_slurm: Vec<&String> = handles.iter().filter(|handle| handle.starts_with(EngineKind::Slurm.word())).collect();
-    cluster::end_orphans(directory, &in_slurm);
+    cluster::end_orphans(directory, &in_slurm)?;
     Ok(())
 }

@@ -9,15 +9,17 @@
 //! | [`slurm`], [`mpi`] | the schedulers |
 //! | [`command`] | calls programs of a scheduler |
 //! | [`files`] | files that one side writes and the other follows |
+//! | [`post`] | copies them over a connection, for nodes that do not see them |
 
 mod command;
 pub(crate) mod files;
 pub(crate) mod mpi;
+pub(crate) mod post;
 pub(crate) mod scheduler;
 pub(crate) mod slurm;
 mod unit;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info};
 use umiak_core::cluster::{self, Order, Seating, StartOrder, UnitFile};
-use umiak_core::diag::Diagnostic;
+use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{ClusterOptions, Device, Exit, Job, SpawnError, SpawnStage, StepIndex, StopHow};
 use umiak_core::plan::Plan;
@@ -38,9 +40,11 @@ use super::mock::Paper;
 use super::{Common, Engine, EngineKind, EngineNews, NotLeased, Start, Swept};
 use files::Lines;
 use mpi::Mpi;
+use post::office::Office;
 use scheduler::{Look, Scheduler, UnitPlace};
 use slurm::Slurm;
-use unit::{Begin, Ending, Unit};
+use umiak_sys::wait::Waker;
+use unit::{Begin, Beginning, Ending, Unit};
 
 /// How long the scheduler may take to end a unit that nobody supervises any more.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -76,7 +80,15 @@ fn seating(kind: EngineKind, job: &Job, options: &ClusterOptions) -> Seating {
 /// Fails if a scheduler cannot take this job with these options.
 pub(crate) fn check(kind: EngineKind, job: &Job, options: &ClusterOptions) -> Result<(), Diagnostic> {
     match kind {
-        EngineKind::Slurm => cluster::slurm::check(&options.slurm).into_iter().next().map_or(Ok(()), Err),
+        EngineKind::Slurm => {
+            cluster::slurm::check(&options.slurm).into_iter().next().map_or(Ok(()), Err)?;
+            let Some(connect) = &options.slurm.connect else { return Ok(()) };
+            post::office::check(connect).map_err(|reason| {
+                Diagnostic::error(Code::E0205, "agents cannot connect to this host")
+                    .row("reason", reason)
+                    .hint("name an address that the nodes reach: `--slurm-connect=HOST`; or use a directory that they share, without `--slurm-connect`")
+            })
+        }
         EngineKind::Mpi => cluster::mpi::check(job, &options.mpi),
         _ => Ok(()),
     }
@@ -106,7 +118,7 @@ fn directory_of(run: &Path, name: &str) -> PathBuf {
 }
 
 fn place_of(directory: PathBuf) -> UnitPlace {
-    UnitPlace { name: directory.display().to_string(), directory }
+    UnitPlace { name: directory.display().to_string(), directory, variables: Vec::new() }
 }
 
 impl Cluster {
@@ -166,7 +178,36 @@ impl Cluster {
         let place = place_of(directory_of(&self.directory, &name));
         umiak_sys::files::make_own_directory(&self.directory.join("units"))?;
         umiak_sys::files::make_own_directory(&place.directory)?;
+        let file = place.directory.join(files::UNIT);
+        match self.begin(plan, step, name, place, order, ids) {
+            Ok(unit) => {
+                self.replace(step, unit);
+                Ok(())
+            }
+            Err(error) => {
+                // It has secrets.
+                let _ = std::fs::remove_file(file);
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(
+        &self,
+        plan: &Plan,
+        step: StepIndex,
+        name: String,
+        place: UnitPlace,
+        order: &Order,
+        ids: &[AttemptId],
+    ) -> std::io::Result<Unit> {
         let options = &plan.cluster;
+        let connect = options.slurm.connect.as_ref().filter(|_| self.kind == EngineKind::Slurm);
+        // Agents that do not see the run have directories of their own.
+        let below = |path: &Path| match connect {
+            Some(_) => path.strip_prefix(&self.directory).unwrap_or(path).to_owned(),
+            None => path.to_owned(),
+        };
         let unit = UnitFile {
             v: cluster::VERSION,
             engine: self.kind.word().to_owned(),
@@ -179,27 +220,42 @@ impl Cluster {
                 step: plan.step.clone(),
                 user: plan.options.user.clone(),
                 cpus: 1,
-                tasks: plan.logs.dir().to_owned(),
-                scratch: plan.scratch.clone(),
+                tasks: below(plan.logs.dir()),
+                scratch: below(&plan.scratch),
                 attached: false,
             },
             seating: seating(self.kind, &plan.job, options),
         };
         files::replace(&place.directory.join(files::UNIT), &unit)?;
+        if self.kind == EngineKind::Slurm && connect.is_none() && options.slurm.umiak.is_none() {
+            copy_program(&place.directory);
+        }
         let scheduler = self.scheduler(options)?;
-        let begin = Begin::Submit(Box::new(plan.clone()), ids.to_vec());
-        let mut lines = Lines::new(place.directory.join(files::ORDERS));
-        lines.add(order);
-        if !lines.write() {
+        let mut orders = Lines::new(place.directory.join(files::ORDERS));
+        orders.add(order);
+        if !orders.write() {
             return Err(std::io::Error::other("its orders cannot be written"));
         }
-        let unit = Unit::begin(self.handle_of(&name), step, place, self.grace, &self.inbox, scheduler, begin)?;
-        self.retired.extend(self.units.insert(step, unit));
-        Ok(())
+        Unit::begin(Beginning {
+            handle: self.handle_of(&name),
+            step,
+            place,
+            run: &self.directory,
+            grace: self.grace,
+            inbox: &self.inbox,
+            scheduler,
+            connect,
+            begin: Begin::Submit(Box::new(plan.clone()), ids.to_vec()),
+            orders,
+        })
     }
 
-    fn of(&mut self, id: AttemptId) -> Option<&mut Unit> {
-        self.units.get_mut(&id.step)
+    /// The unit of a job; one that it had before ends.
+    fn replace(&mut self, step: StepIndex, unit: Unit) {
+        if let Some(old) = self.units.insert(step, unit) {
+            old.end(true);
+            self.retired.push(old);
+        }
     }
 
     /// The attempts of each job.
@@ -212,8 +268,8 @@ impl Cluster {
     }
 
     fn retire_unit(&mut self, step: StepIndex) {
-        if let Some(mut unit) = self.units.remove(&step) {
-            unit.end(true, None);
+        if let Some(unit) = self.units.remove(&step) {
+            unit.end(true);
             self.retired.push(unit);
         }
     }
@@ -261,32 +317,31 @@ impl Engine for Cluster {
     fn adopt(&mut self, handle: &str, live: &[AttemptId]) -> Result<Vec<AttemptId>, Diagnostic> {
         let Some((_, name)) = handle.rsplit_once('/') else { return Ok(Vec::new()) };
         let place = place_of(directory_of(&self.directory, name));
-        let Some(unit) = unit::read(&place.directory) else { return Ok(Vec::new()) };
         if self.units.values().any(|unit| unit.handle == handle) {
             return Ok(Vec::new());
         }
+        let Some(Found { unit, job, scheduler }) = find(&place)? else { return Ok(Vec::new()) };
         let ordered = unit::ordered(&place.directory);
         let live: Vec<AttemptId> = live.iter().filter(|id| ordered.contains(id)).copied().collect();
-        let mut scheduler = Slurm::new();
-        let job = scheduler.find(&place).map_err(|reason| {
-            Diagnostic::error(umiak_core::diag::Code::J0026, "the run's cluster does not respond")
-                .row("reason", reason)
-                .hint("try again when it does")
-        })?;
-        debug!(handle, ?job, ?live, "adopt");
-        if job.is_none() {
-            return Ok(Vec::new());
-        }
-        let begin = Begin::Adopt { job, live: live.clone() };
-        let scheduler = Box::new(scheduler);
-        let adopted = Unit::begin(handle.to_owned(), unit.step, place, self.grace, &self.inbox, scheduler, begin)
-            .map_err(|error| Diagnostic::failed("follow the agents", &error))?;
+        debug!(handle, job, ?live, "adopt");
+        let begun = Unit::begin(Beginning {
+            handle: handle.to_owned(),
+            step: unit.step,
+            orders: Lines::new(place.directory.join(files::ORDERS)),
+            place,
+            run: &self.directory,
+            grace: self.grace,
+            inbox: &self.inbox,
+            scheduler: Box::new(scheduler),
+            connect: unit.submission.cluster.slurm.connect.as_ref(),
+            begin: Begin::Adopt { job, live: live.clone() },
+        });
+        let adopted = begun.map_err(|error| Diagnostic::failed("follow the agents", &error))?;
         if live.is_empty() {
-            let mut adopted = adopted;
-            adopted.end(true, None);
+            adopted.end(true);
             self.retired.push(adopted);
         } else {
-            self.retired.extend(self.units.insert(unit.step, adopted));
+            self.replace(unit.step, adopted);
         }
         Ok(live)
     }
@@ -298,7 +353,7 @@ impl Engine for Cluster {
         let ids: Vec<AttemptId> = starts.iter().map(|start| start.id).collect();
         let order = |start: &Start| StartOrder { id: start.id, of_job: start.of_job, retries: start.retries };
         let order = Order::Start(starts.iter().map(order).collect());
-        if self.units.get_mut(&step).is_some_and(|unit| unit.start(&order, &ids)) {
+        if self.units.get(&step).is_some_and(|unit| unit.start(&order, &ids)) {
             return;
         }
         if let Err(error) = self.submit(plan, step, &order, &ids) {
@@ -312,7 +367,7 @@ impl Engine for Cluster {
 
     fn stop(&mut self, targets: &[AttemptId], how: StopHow) {
         for (step, targets) in Self::by_step(targets) {
-            if let Some(unit) = self.units.get_mut(&step) {
+            if let Some(unit) = self.units.get(&step) {
                 unit.stop(&targets, how);
             }
         }
@@ -320,15 +375,15 @@ impl Engine for Cluster {
 
     fn forsake(&mut self, targets: &[AttemptId]) {
         for (step, targets) in Self::by_step(targets) {
-            if let Some(unit) = self.units.get_mut(&step) {
-                unit.order(&Order::Forsake { targets });
+            if let Some(unit) = self.units.get(&step) {
+                unit.order(Order::Forsake { targets });
             }
         }
     }
 
     fn await_ready(&mut self, id: AttemptId) -> bool {
-        if let Some(unit) = self.of(id) {
-            unit.order(&Order::AwaitReady { id });
+        if let Some(unit) = self.units.get(&id.step) {
+            unit.order(Order::AwaitReady { id });
         }
         true
     }
@@ -343,51 +398,93 @@ impl Engine for Cluster {
 
     /// Only a run with one job asks for it.
     fn clear(&mut self, _: bool) {
-        let is_asked = self.units.values_mut().next().is_some_and(Unit::clear);
-        if !is_asked {
-            self.inbox.tell(EngineNews::Cleared(Swept::default()));
+        match self.units.values().next() {
+            Some(unit) => unit.clear(),
+            None => self.inbox.tell(EngineNews::Cleared(Swept::default())),
         }
     }
 
     fn leave(&mut self) {
-        for unit in self.units.values_mut() {
-            unit.end(false, None);
-            unit.wait_for_cancel(HURRY);
-        }
+        self.units.values().for_each(|unit| unit.end(false));
+        let until = Instant::now() + HURRY;
+        self.units.values().for_each(|unit| unit.wait_for_cancel(until));
     }
 
     fn end(&mut self, patient: bool) {
         for directory in &self.remove {
             let _ = std::fs::remove_dir_all(directory);
         }
-        let mut units: Vec<&mut Unit> = self.units.values_mut().chain(&mut self.retired).collect();
+        let units: Vec<&Unit> = self.units.values().chain(&self.retired).collect();
         if units.is_empty() {
             return self.inbox.tell(EngineNews::Swept(Swept::default()));
         }
         let ending = Ending::new(units.len(), Arc::clone(&self.inbox));
-        for unit in &mut units {
-            unit.end(patient, Some(&ending));
+        for unit in units {
+            unit.end(patient);
+            unit.report_to(&ending);
         }
     }
 }
 
+/// Puts this program where the script of Slurm finds it, for nodes that do not have it. Without it the script says so.
+fn copy_program(directory: &Path) {
+    let copy = directory.join(cluster::slurm::COPY_FILE);
+    let copied = std::env::current_exe().and_then(|own| {
+        // A link costs nothing, and is not possible from another file system.
+        std::fs::hard_link(&own, &copy).or_else(|_| std::fs::copy(&own, &copy).map(drop))
+    });
+    if let Err(error) = copied {
+        debug!(%error, "umiak could not be copied");
+    }
+}
+
+/// A unit that another supervisor has submitted.
+struct Found {
+    unit: UnitFile,
+    job: String,
+    scheduler: Slurm,
+}
+
+/// `None` if nothing is left of the unit.
+fn find(place: &UnitPlace) -> Result<Option<Found>, Diagnostic> {
+    let unknown = |reason: String| {
+        Diagnostic::error(Code::J0026, "the run's cluster does not respond")
+            .row("reason", reason)
+            .hint("try again when it does")
+    };
+    let unit = unit::read(&place.directory).map_err(|error| unknown(format!("the unit cannot be read: {error}")))?;
+    let Some(unit) = unit else { return Ok(None) };
+    let mut scheduler = Slurm::new();
+    let Some(job) = scheduler.find(place).map_err(unknown)? else {
+        // It was never submitted, and has secrets.
+        let _ = std::fs::remove_file(place.directory.join(files::UNIT));
+        return Ok(None);
+    };
+    Ok(Some(Found { unit, job, scheduler }))
+}
+
 /// Ends what a dead supervisor left in a cluster, and waits for it.
-pub(super) fn end_orphans(run: &Path, handles: &[&String]) {
-    for name in handles.iter().filter_map(|handle| Some(handle.rsplit_once('/')?.1)) {
+pub(super) fn end_orphans(run: &Path, handles: &[&String]) -> Result<(), Diagnostic> {
+    let names: BTreeSet<&str> = handles.iter().filter_map(|handle| Some(handle.rsplit_once('/')?.1)).collect();
+    for name in names {
         let place = place_of(directory_of(run, name));
-        if unit::read(&place.directory).is_none() {
-            continue;
-        }
+        let Some(Found { unit, job, mut scheduler }) = find(&place)? else { continue };
+        let open = |connect| Office::open(&place.directory, run, connect, Arc::new(Waker::new()?));
+        let office = unit.submission.cluster.slurm.connect.as_ref().map(open).transpose();
+        let _office = office.map_err(|error| Diagnostic::failed("reach the agents", &error))?;
         let mut lines = Lines::new(place.directory.join(files::ORDERS));
         lines.add(&Order::End { patient: true });
         let _ = lines.write();
-        let mut scheduler = Slurm::new();
-        let Ok(Some(job)) = scheduler.find(&place) else { continue };
         let (begun, mut is_cancelled) = (Instant::now(), false);
         loop {
             let look = scheduler.look(&job);
-            if matches!(look, Look::Over(_)) || begun.elapsed() > 2 * PATIENCE {
+            if matches!(look, Look::Over(_)) {
                 break;
+            }
+            if begun.elapsed() > 2 * PATIENCE {
+                return Err(Diagnostic::error(Code::J0026, format!("job {job} of the run does not end"))
+                    .row("state", format!("{look:?}"))
+                    .hint("try again when Slurm responds"));
             }
             let is_late = begun.elapsed() > PATIENCE;
             if !is_cancelled && (is_late || !matches!(look, Look::Running)) {
@@ -397,5 +494,7 @@ pub(super) fn end_orphans(run: &Path, handles: &[&String]) {
             std::thread::sleep(Duration::from_millis(100));
         }
         let _ = std::fs::remove_file(place.directory.join(files::UNIT));
+        Office::forget(&place.directory);
     }
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! Units under `mpirun`. It is run by `umiak keep`, so that neither it nor its agents on this host outlive the
 //! supervisor. Another supervisor cannot take such a unit over.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use umiak_core::plan::Plan;
 use umiak_sys::wait::Waker;
 use umiak_sys::{helper, host};
 
+use super::files;
 use super::scheduler::{Look, Over, Scheduler, UnitPlace};
 use crate::host::inventory;
 
@@ -24,8 +25,6 @@ use crate::host::inventory;
 const PROGRAMS: [&str; 2] = ["mpirun", "mpiexec"];
 /// Time for a launcher to print its version.
 const ANSWER: Duration = Duration::from_secs(20);
-/// How much of a log is read for a message, at its beginning and at its end.
-const READ: u64 = 64 << 10;
 
 /// `mpirun`, for one unit.
 #[derive(Debug)]
@@ -163,7 +162,7 @@ impl Kept {
         if self.asked > 0 {
             return Over::Cancelled { by: None };
         }
-        let said = mpi::said(&beginning_and_end(&self.log).unwrap_or_default());
+        let said = mpi::said(&files::beginning_and_end(&self.log).unwrap_or_default());
         let said = if said.is_empty() { String::new() } else { format!(":\n{said}") };
         Over::Failed { reason: format!("`mpirun` failed with {status}{said}") }
     }
@@ -192,16 +191,6 @@ fn program(options: &MpiOptions) -> Result<PathBuf, Diagnostic> {
 fn inherited() -> Vec<String> {
     let names: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
     mpi::inherited(names.iter().map(String::as_str))
-}
-
-fn beginning_and_end(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    let mut bytes = Vec::new();
-    (&file).take(READ).read_to_end(&mut bytes)?;
-    file.seek(SeekFrom::Start(length.saturating_sub(READ).max(bytes.len() as u64)))?;
-    file.take(READ).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {

@@ -12,6 +12,8 @@ pub(crate) struct UnitPlace {
     pub(crate) directory: PathBuf,
     /// A name that no other unit has.
     pub(crate) name: String,
+    /// Variables that its agents need.
+    pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 /// Calls block, and are made by the thread of a unit.

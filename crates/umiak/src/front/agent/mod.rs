@@ -1,5 +1,5 @@
 //! `umiak agent DIRECTORY`: runs replicas of a unit on a node of a cluster. It is the local engine with another source of
-//! orders: a file instead of a machine. It decides nothing, except when nobody else can.
+//! orders: a file instead of a machine. It decides only while there is no supervisor.
 //!
 //! | part | in one sentence |
 //! |---|---|
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 use umiak_core::cluster::agent::{Act, Agent};
-use umiak_core::cluster::{Asked, Beat, Order, Place, Placement, StartOrder, Told, UnitFile};
+use umiak_core::cluster::{Asked, Beat, Order, Place, Placement, StartOrder, Told, UnitFile, VERSION};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::machine::job::AttemptId;
 use umiak_core::mask::Known;
-use umiak_core::model::{Exit, FIRST_ATTEMPT, SpawnError, SpawnStage, StopHow};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, Job, SpawnError, SpawnStage, StopHow};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Attempt, Plan};
 use umiak_sys::net::Listeners;
@@ -28,9 +28,11 @@ use umiak_sys::wait::{Signals, readable};
 
 use super::document::tasks;
 use crate::engine::cluster::files::{self, Lines, Tail};
+use crate::engine::cluster::post::{self, courier::Call, courier::Courier};
 use crate::engine::local::Local;
-use crate::engine::{Common, Engine as _, EngineNews, Start};
+use crate::engine::{Common, Engine as _, EngineNews, Start, Swept};
 use crate::secrets;
+use place::{OwnDirectory, Site};
 
 /// Interval at which files are read that nothing has announced.
 const EVERY: Duration = Duration::from_millis(200);
@@ -38,6 +40,11 @@ const EVERY: Duration = Duration::from_millis(200);
 const CHECKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 /// Time without a sign of the supervisor after which nobody is waited for.
 const FORSAKEN: Duration = Duration::from_secs(60);
+
+/// How long the last report of an agent is tried to be written.
+const LAST_WORDS: Duration = Duration::from_secs(30);
+/// Time between SIGTERM of the scheduler at a replica and at its agent.
+const SIGNALLED: Duration = Duration::from_millis(100);
 
 /// SIGHUP, SIGINT, SIGQUIT, SIGTERM: the unit is to end.
 const HANDLED: [i32; 4] = [1, 2, 3, 15];
@@ -51,68 +58,115 @@ pub(crate) const AGAIN: u8 = 75;
 /// Runs an agent to its end. The process must have only one thread.
 pub(crate) fn run(directory: &Path) -> Result<u8, Diagnostic> {
     let signals = Signals::block(&HANDLED).map_err(|error| Diagnostic::failed("block signals", &error))?;
-    let unit: UnitFile = files::read(&directory.join(files::UNIT)).map_err(|error| {
-        Diagnostic::error(Code::E0204, format!("`{}` cannot be read on this node", directory.display()))
+    let Some(call) = Call::of_environment()? else {
+        let unit: UnitFile = files::read(&directory.join(files::UNIT)).map_err(|error| {
+            Diagnostic::error(Code::E0204, format!("`{}` cannot be read on this node", directory.display()))
+                .row("node", place::node())
+                .row("reason", error.to_string())
+                .hint("`UMIAK_HOME` must be on a file system that all nodes see at the same path; with Slurm, `--slurm-connect` works without one")
+        })?;
+        return serve(directory, &unit, signals, None);
+    };
+    let text = call.fetch()?;
+    let mut unit: UnitFile = serde_json::from_slice(&text).map_err(|error| {
+        Diagnostic::error(Code::E0204, "what the supervisor sent is of another version of umiak")
             .row("node", place::node())
             .row("reason", error.to_string())
-            .hint("`UMIAK_HOME` must be on a file system that all nodes see at the same path")
     })?;
+    let own =
+        OwnDirectory::make(directory).map_err(|error| Diagnostic::failed("make a directory for the agent", &error))?;
+    for path in [&mut unit.place.tasks, &mut unit.place.scratch] {
+        *path = own.path.join(&path);
+    }
+    serve(&own.path, &unit, signals, Some((call, &own)))
+}
+
+/// Starts the guardian, and only then the thread of the connection.
+fn serve(
+    directory: &Path,
+    unit: &UnitFile,
+    signals: Signals,
+    connection: Option<(Call, &OwnDirectory)>,
+) -> Result<u8, Diagnostic> {
+    if unit.v != VERSION {
+        let message = "umiak on this node has another version than the one that submitted the job";
+        return Err(Diagnostic::error(Code::E0204, message).row("node", place::node()));
+    }
     let known = secrets::learn(&unit.submission);
-    let site = place::site(&unit)?;
+    let site = place::site(unit)?;
     info!(agent = site.number, seats = ?site.own(), "agent");
-    let room = place::memory(&unit);
-    let mut engine = Local::start(unit.submission.wishes.isolate, room)?;
+    let room = place::memory(unit);
+    let engine = Local::start(unit.submission.wishes.isolate, room)?;
     let socket = UdpSocket::bind(("0.0.0.0", 0)).and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
     let socket = socket.map_err(|error| Diagnostic::failed("open a socket", &error))?;
-    let (own, pool) = place::lease(&mut engine, &unit, &site, &socket)?;
-    let lines = Lines::new(files::of_agent(directory, site.number));
-    let mut posted =
-        Posted { directory, socket, lines, beat: Beat::default(), beat_at: Instant::now(), number: site.number };
-    posted.tell(&Told::Place(own));
-    posted.flush();
-    let meeting = place::Meeting { directory, site: &site, signals: &signals, posted: &mut posted };
-    let Some(placement) = meeting.wait()? else {
-        engine.end(true);
-        posted.leave(&mut engine);
-        return Ok(0);
-    };
-    let plan = place::plan(&unit, &placement, &site).ok_or_else(|| {
-        Diagnostic::error(Code::E0204, "the places of the agents do not fit the job")
-            .row("agent", site.number.to_string())
-    })?;
-    let seats = site.own().iter().filter_map(|rank| Some(plan.replicas.get(*rank as usize)?.slot));
-    let agent = Agent::new(seats, place::ended(directory, placement.places.len()));
-    engine.share(common(&unit, &plan));
-    let mut running = Running {
-        agent,
-        orders: Tail::new(directory.join(files::ORDERS)),
-        plan,
-        pool,
-        known,
-        unit: &unit,
-        engine,
-        posted,
-        signals,
-        placement,
-        awaited: BTreeMap::new(),
-        kill_at: None,
-        is_over: false,
-    };
-    running.run()?;
-    let is_limit = running.agent.asked() == Some(Asked::Limit);
-    if let Some(copy) = std::env::var_os(COPY) {
-        let _ = std::fs::remove_file(copy);
+    let gathered = if connection.is_some() { directory.join(files::OTHERS) } else { directory.to_owned() };
+    let courier = connection.map(|(call, own)| {
+        let node = (site.number == 0).then_some(own.unit.as_path());
+        Courier::start(call, directory, node, site.number, socket.local_addr()?.port())
+    });
+    let courier = courier.transpose().map_err(|error| Diagnostic::failed("connect to the supervisor", &error))?;
+    let code = Stage { directory, gathered: &gathered, unit, signals, site, engine, socket, known }.run();
+    if let Some(courier) = courier {
+        courier.finish();
     }
-    if !is_limit || !unit.submission.cluster.slurm.requeue {
-        return Ok(0);
+    code
+}
+
+/// An agent that is ready to meet the others.
+struct Stage<'a> {
+    directory: &'a Path,
+    /// Where agent 0 finds the files of all.
+    gathered: &'a Path,
+    unit: &'a UnitFile,
+    signals: Signals,
+    site: Site,
+    engine: Local,
+    socket: UdpSocket,
+    known: Known,
+}
+
+impl Stage<'_> {
+    fn run(self) -> Result<u8, Diagnostic> {
+        let Self { directory, gathered, unit, signals, site, mut engine, socket, known } = self;
+        let (own, pool) = place::lease(&mut engine, unit, &site, &socket)?;
+        let lines = Lines::new(files::of_agent(directory, site.number));
+        let (beat, now) = (Beat::default(), Instant::now());
+        let mut posted = Posted { directory, socket, lines, beat, beat_at: now, looked_at: now, number: site.number };
+        posted.tell(&Told::Place(own));
+        posted.flush();
+        let meeting = place::Meeting { directory, gathered, site: &site, signals: &signals, posted: &mut posted };
+        let Some(placement) = meeting.wait()? else {
+            engine.end(true);
+            posted.leave(&mut engine);
+            return Ok(0);
+        };
+        let plan = place::plan(unit, &placement, &site).ok_or_else(|| {
+            Diagnostic::error(Code::E0204, "the places of the agents do not fit the job")
+                .row("agent", site.number.to_string())
+        })?;
+        let seats = site.own().iter().filter_map(|rank| Some(plan.replicas.get(*rank as usize)?.slot));
+        let agent = Agent::new(seats, placement.ended.clone());
+        engine.share(common(unit, &plan));
+        let mut running = Running {
+            agent,
+            orders: Tail::new(directory.join(files::ORDERS)),
+            plan,
+            pool,
+            known,
+            unit,
+            engine,
+            posted,
+            signals,
+            placement,
+            awaited: BTreeMap::new(),
+            kill_at: None,
+            has_failed: false,
+            has_stopped: false,
+            is_over: false,
+        };
+        running.run()?;
+        running.code(gathered)
     }
-    // Slurm ends the others as soon as one exits with another code than 0.
-    let (agents, again, begun) = (running.placement.places.len(), running.placement.again, Instant::now());
-    let limit = running.plan.job.policy.stop.grace + Duration::from_secs(5);
-    while !place::have_all_left(directory, agents, again) && begun.elapsed() < limit {
-        std::thread::sleep(EVERY);
-    }
-    Ok(AGAIN)
 }
 
 /// What every attempt gets in addition to the agent's own environment, in which the scheduler's variables are those of this
@@ -121,13 +175,17 @@ fn common(unit: &UnitFile, plan: &Plan) -> Common {
     let is_theirs = |name: &str| place::SCHEDULERS.iter().any(|prefix| name.starts_with(prefix));
     let given = unit.submission.environment.iter().filter(|(name, _)| !is_theirs(name));
     let given = given.map(|(name, value)| (name.clone(), value.clone()));
-    let stop = plan.job.policy.stop.grace;
     Common {
-        unset: vec![place::TASKS.to_owned()],
+        unset: [place::TASKS, post::ADDRESSES, post::KEY].map(str::to_owned).to_vec(),
         set: given.chain(plan.common.iter().cloned()).collect(),
         rotate: None,
-        grace: plan.job.roles.iter().filter_map(|role| role.grace).chain([stop]).max().unwrap_or(stop),
+        grace: longest_grace(&plan.job),
     }
+}
+
+fn longest_grace(job: &Job) -> Duration {
+    let stop = job.policy.stop.grace;
+    job.roles.iter().filter_map(|role| role.grace).chain([stop]).max().unwrap_or(stop)
 }
 
 /// What an agent tells its supervisor, and what it knows of it.
@@ -136,8 +194,9 @@ pub(super) struct Posted<'a> {
     socket: UdpSocket,
     lines: Lines,
     beat: Beat,
-    /// When the supervisor was last seen to be alive.
+    /// When the supervisor was last seen to be alive, and when that was last checked.
     beat_at: Instant,
+    looked_at: Instant,
     number: usize,
 }
 
@@ -161,6 +220,7 @@ impl Posted<'_> {
 
     /// Reads the sign of the supervisor.
     fn look(&mut self) {
+        self.looked_at = Instant::now();
         if let Ok(beat) = files::read::<Beat>(&self.directory.join(files::SUPERVISOR))
             && beat != self.beat
         {
@@ -168,9 +228,9 @@ impl Posted<'_> {
         }
     }
 
-    /// True if there has been no sign of the supervisor for long.
+    /// True if there has been no sign of the supervisor for long. Looked at only now and then.
     pub(super) fn is_forsaken(&mut self) -> bool {
-        if self.beat_at.elapsed() < FORSAKEN / 4 {
+        if self.looked_at.elapsed() < FORSAKEN / 4 {
             return false;
         }
         self.look();
@@ -182,14 +242,26 @@ impl Posted<'_> {
         while self.socket.recv_from(&mut bytes).is_ok() {}
     }
 
+    /// Writes the last line. A file system that is full for a moment does not lose the ends of replicas.
+    fn left(&mut self, swept: Swept) {
+        self.tell(&Told::Left { stopped: swept.stopped, remaining: swept.remaining });
+        let begun = Instant::now();
+        loop {
+            self.flush();
+            if self.lines.is_written() || begun.elapsed() > LAST_WORDS {
+                return;
+            }
+            std::thread::sleep(EVERY);
+        }
+    }
+
     /// Waits until nothing is left of the engine, and says so.
     fn leave(&mut self, engine: &mut Local) {
         while let Some(watched) = engine.watch() {
             let _ = readable(&[watched], Some(EVERY));
             for news in engine.news() {
                 if let EngineNews::Swept(swept) = news {
-                    self.tell(&Told::Left { stopped: swept.stopped, remaining: swept.remaining });
-                    return self.flush();
+                    return self.left(swept);
                 }
             }
         }
@@ -210,10 +282,38 @@ struct Running<'a> {
     /// Attempts whose ports are awaited, the next check, and the pause after it.
     awaited: BTreeMap<AttemptId, (Instant, Duration)>,
     kill_at: Option<Instant>,
+    /// True if it left because a replica had failed and there was no supervisor.
+    has_failed: bool,
+    /// True if it was ordered to stop replicas since it last started some.
+    has_stopped: bool,
     is_over: bool,
 }
 
 impl Running<'_> {
+    /// The exit code of an agent that has left.
+    fn code(&self, gathered: &Path) -> Result<u8, Diagnostic> {
+        if let Some(copy) = std::env::var_os(COPY) {
+            let _ = std::fs::remove_file(copy);
+        }
+        if self.has_failed {
+            // Slurm ends the others, which may not know.
+            return Ok(1);
+        }
+        if self.agent.asked() != Some(Asked::Limit) || !self.unit.submission.cluster.slurm.requeue {
+            return Ok(0);
+        }
+        // Slurm ends the others as soon as one exits with another code than 0: the first agent does, as the last one.
+        if self.posted.number > 0 {
+            return Ok(0);
+        }
+        let (agents, again, begun) = (self.placement.places.len(), self.placement.again, Instant::now());
+        let limit = longest_grace(&self.plan.job) + Duration::from_secs(5);
+        while !place::have_all_left(gathered, agents, again) && begun.elapsed() < limit {
+            std::thread::sleep(EVERY);
+        }
+        Ok(AGAIN)
+    }
+
     fn run(&mut self) -> Result<(), Diagnostic> {
         while !self.is_over {
             let orders: Vec<Order> = self.orders.read();
@@ -225,10 +325,7 @@ impl Running<'_> {
                 let targets: Vec<AttemptId> = self.agent.live().collect();
                 self.engine.stop(&targets, StopHow::Kill);
             }
-            if self.agent.asked().is_none() && self.posted.is_forsaken() && self.is_decided() {
-                warn!("no supervisor, and nothing to wait for");
-                self.ask(Asked::End);
-            }
+            self.check_supervisor();
             self.posted.flush();
             self.wait()?;
         }
@@ -246,11 +343,8 @@ impl Running<'_> {
         };
         self.posted.drain();
         // First: Slurm signals the replicas too, and their ends are its doing.
-        for signal in self.signals.read() {
-            info!(signal, "signal");
-            self.ask(Asked::End);
-        }
-        if self.agent.asked().is_none() && place::is_limit(self.posted.directory) {
+        self.hear_signals();
+        if self.agent.asked().is_none() && place::is_limit(self.posted.directory, self.placement.again) {
             self.ask(Asked::Limit);
         }
         if has_news {
@@ -261,27 +355,53 @@ impl Running<'_> {
         Ok(())
     }
 
+    fn hear_signals(&mut self) {
+        for signal in self.signals.read() {
+            info!(signal, "signal");
+            self.ask(Asked::End);
+        }
+    }
+
+    /// A replica that SIGTERM has ended without an order may have had that from Slurm, which signals the agent a moment
+    /// later.
+    fn check_signals(&mut self, exit: &Exit) {
+        let is_unexplained = matches!(exit, Exit::Signal { signal: 15, .. }) && !self.has_stopped;
+        if is_unexplained && self.agent.asked().is_none() {
+            let _ = readable(&[self.signals.as_fd()], Some(SIGNALLED));
+            self.hear_signals();
+        }
+    }
+
     fn ask(&mut self, asked: Asked) {
         let acts = self.agent.ask(asked);
-        self.kill_at.get_or_insert(Instant::now() + self.plan.job.policy.stop.grace);
+        self.kill_at.get_or_insert(Instant::now() + longest_grace(&self.plan.job));
         self.act(acts);
     }
 
-    /// True if the end of the job is decided, as far as the agents have told: a replica has failed, or all that decide have
-    /// ended.
-    fn is_decided(&self) -> bool {
-        let ends = place::ends(self.posted.directory, self.placement.places.len());
-        let decides = |slot| self.plan.role(slot).completion.decides;
-        let has_failed = ends.iter().any(|(id, exit)| decides(id.slot) && !exit.is_success());
-        let mut deciding = self.plan.replicas.iter().filter(|replica| decides(replica.slot));
-        has_failed || deciding.all(|replica| ends.keys().any(|id| id.slot == replica.slot))
+    /// Leaves if there is no supervisor and nothing to wait for. A job that trains goes on.
+    fn check_supervisor(&mut self) {
+        if self.agent.asked().is_some() || !self.posted.is_forsaken() {
+            return;
+        }
+        let ends = place::ends(self.posted.directory);
+        if let Some(has_failed) = self.agent.verdict(&self.plan.job, &ends) {
+            warn!(has_failed, "no supervisor, and nothing to wait for");
+            self.has_failed = has_failed;
+            self.ask(Asked::End);
+        }
     }
 
     fn act(&mut self, acts: Vec<Act>) {
         for act in acts {
             match act {
-                Act::Start(starts) => self.start(&starts),
-                Act::Stop { how, targets } => self.engine.stop(&targets, how),
+                Act::Start(starts) => {
+                    self.has_stopped = false;
+                    self.start(&starts);
+                }
+                Act::Stop { how, targets } => {
+                    self.has_stopped = true;
+                    self.engine.stop(&targets, how);
+                }
                 Act::Await(id) => {
                     self.awaited.insert(id, (Instant::now(), CHECKS.0));
                 }
@@ -299,6 +419,7 @@ impl Running<'_> {
                 self.posted.tell(&Told::Started { id, pid: instance.pid.unwrap_or_default() });
             }
             EngineNews::Ended { id, exit, usage, over_limit } => {
+                self.check_signals(&exit);
                 self.awaited.remove(&id);
                 self.pool.give_back(id.slot);
                 let acts = self.agent.end(id, exit, usage, over_limit);
@@ -308,8 +429,7 @@ impl Running<'_> {
                 self.posted.tell(&Told::Cleared { stopped: swept.stopped, remaining: swept.remaining });
             }
             EngineNews::Swept(swept) => {
-                self.posted.tell(&Told::Left { stopped: swept.stopped, remaining: swept.remaining });
-                self.posted.flush();
+                self.posted.left(swept);
                 self.is_over = true;
             }
             EngineNews::Lost { why, .. } | EngineNews::OneLost { why, .. } => {

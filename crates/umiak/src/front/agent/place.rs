@@ -1,6 +1,6 @@
 //! Where an agent is: its number, its node, its leases; and how it learns where the others are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -126,6 +126,8 @@ fn address(node: &str, own: &[umiak_core::plan::Address]) -> IpAddr {
 /// The wait for all agents.
 pub(super) struct Meeting<'a, 'b> {
     pub(super) directory: &'a Path,
+    /// Where agent 0 finds the files of all.
+    pub(super) gathered: &'a Path,
     pub(super) site: &'a Site,
     pub(super) signals: &'a Signals,
     pub(super) posted: &'a mut Posted<'b>,
@@ -136,7 +138,7 @@ impl Meeting<'_, '_> {
     pub(super) fn wait(self) -> Result<Option<Placement>, Diagnostic> {
         let mut orders = Tail::new(self.directory.join(files::ORDERS));
         let mut tails: Vec<Tail> =
-            (0..self.site.seats.len()).map(|agent| Tail::new(files::of_agent(self.directory, agent))).collect();
+            (0..self.site.seats.len()).map(|agent| Tail::new(files::of_agent(self.gathered, agent))).collect();
         let mut places: Vec<Option<Place>> = vec![None; tails.len()];
         let begun = Instant::now();
         loop {
@@ -150,7 +152,8 @@ impl Meeting<'_, '_> {
                 }
                 if places.iter().all(Option::is_some) {
                     let places = places.into_iter().flatten().collect();
-                    let placement = Placement { again: self.site.again, seats: self.site.seats.clone(), places };
+                    let ended = ends(self.gathered).into_keys().collect();
+                    let placement = Placement { again: self.site.again, seats: self.site.seats.clone(), places, ended };
                     files::replace(&self.directory.join(files::PLACEMENT), &placement)
                         .map_err(|error| Diagnostic::failed("write the places of all agents", &error))?;
                     return Ok(Some(placement));
@@ -172,9 +175,37 @@ impl Meeting<'_, '_> {
     }
 }
 
-/// True if the script of the unit says that its time limit is near.
-pub(super) fn is_limit(directory: &Path) -> bool {
-    directory.join(LIMIT_FILE).exists()
+/// True if the script of the unit says that the time limit of this start is near.
+pub(super) fn is_limit(directory: &Path, again: u32) -> bool {
+    let text = std::fs::read_to_string(directory.join(LIMIT_FILE)).unwrap_or_default();
+    text.trim().parse() == Ok(again)
+}
+
+/// The directory of an agent on its node, for what it cannot share with the others. It is removed with the value.
+pub(super) struct OwnDirectory {
+    /// That of the unit on this node, which the script of Slurm has made on the first one.
+    pub(super) unit: PathBuf,
+    pub(super) path: PathBuf,
+}
+
+impl OwnDirectory {
+    /// Several agents may be on a node: the number of the task tells them apart.
+    pub(super) fn make(unit: &Path) -> std::io::Result<Self> {
+        let task = std::env::var("SLURM_PROCID").unwrap_or_default();
+        let path = unit.join(format!("agent-{task}"));
+        umiak_sys::files::make_own_directory(unit)?;
+        let _ = std::fs::remove_dir_all(&path);
+        umiak_sys::files::make_own_directory(&path)?;
+        Ok(Self { unit: unit.to_owned(), path })
+    }
+}
+
+impl Drop for OwnDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+        // If it was the last one, and not that of the script.
+        let _ = std::fs::remove_dir(&self.unit);
+    }
 }
 
 /// The plan with the places of all agents. Threads are those of this node.
@@ -210,17 +241,13 @@ pub(super) fn have_all_left(directory: &Path, agents: usize, again: u32) -> bool
     (0..agents).all(has_left)
 }
 
-/// The ends that all agents have told.
-pub(super) fn ends(directory: &Path, agents: usize) -> BTreeMap<AttemptId, Exit> {
-    let told = (0..agents).flat_map(|agent| Tail::new(files::of_agent(directory, agent)).read::<Told>());
+/// The ends that agents have reported, as far as their files are in a directory: those of all starts of the unit.
+pub(super) fn ends(directory: &Path) -> BTreeMap<AttemptId, Exit> {
+    let agents = 0..files::agents(directory);
+    let told = agents.flat_map(|agent| Tail::new(files::of_agent(directory, agent)).read::<Told>());
     told.filter_map(|told| match told {
         Told::Ended { id, exit, after: None, .. } => Some((id, exit)),
         _ => None,
     })
     .collect()
-}
-
-/// Attempts that have ended by themselves, whoever ran them.
-pub(super) fn ended(directory: &Path, agents: usize) -> BTreeSet<AttemptId> {
-    ends(directory, agents).into_keys().collect()
 }

@@ -68,6 +68,9 @@ impl Slurm {
         for name in foreign(std::env::vars_os().map(|(name, _)| name), options) {
             client = client.unset(&name);
         }
+        for (name, value) in &unit.variables {
+            client = client.set(name, value.into());
+        }
         let client = client.args(script.arguments.clone()).args([format!("--comment={}", comment(unit))]).args([path]);
         let answer = client.ask().map_err(|error| error.to_string())?;
         if !answer.is_success {

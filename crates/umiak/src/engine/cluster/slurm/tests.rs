@@ -38,7 +38,11 @@ impl Room {
         }
         let cluster = Cluster::start(3);
         let directory = tempfile::Builder::new().prefix("umiak-unit-").tempdir().expect("a temporary directory");
-        let unit = UnitPlace { directory: directory.path().join(name), name: "run-1 of 'li'".to_owned() };
+        let unit = UnitPlace {
+            directory: directory.path().join(name),
+            name: "run-1 of 'li'".to_owned(),
+            variables: Vec::new(),
+        };
         std::fs::create_dir(&unit.directory).expect("our own directory");
         let umiak = unit.directory.join("agent");
         write_program(&umiak, &format!("{AGENT}{agent}\n"));
