@@ -48,6 +48,8 @@ pub struct Slurm {
     controller: Option<Child>,
     nodes: Vec<Option<Child>>,
     first_job: u64,
+    /// A directory that nodes see empty.
+    hidden: Option<PathBuf>,
     _leases: Vec<PortLease>,
 }
 
@@ -58,6 +60,15 @@ impl Slurm {
     ///
     /// If Slurm is installed but does not start.
     pub fn start(nodes: usize) -> Self {
+        Self::start_hiding(nodes, None)
+    }
+
+    /// The same with nodes that do not see the contents of a directory, as if they did not share its file system.
+    ///
+    /// # Panics
+    ///
+    /// If Slurm is installed but does not start.
+    pub fn start_hiding(nodes: usize, hidden: Option<&Path>) -> Self {
         let directory = tempfile::Builder::new().prefix("umiak-slurm-").tempdir().expect("a temporary directory");
         let wanted = LeaseRequest {
             count: 1 + nodes as u16,
@@ -71,7 +82,9 @@ impl Slurm {
         prepare(directory.path(), &leased.ports, first_job);
         let munged = daemon(directory.path(), "munged", &munge_arguments(directory.path()));
         let nodes_of = (0..nodes).map(|_| None).collect();
-        let mut cluster = Self { directory, munged, controller: None, nodes: nodes_of, first_job, _leases: leases };
+        let hidden = hidden.map(Path::to_owned);
+        let mut cluster =
+            Self { directory, munged, controller: None, nodes: nodes_of, first_job, hidden, _leases: leases };
         let socket = cluster.path("munge/sock");
         cluster.wait("munged listens", || socket.exists());
         cluster.start_controller(&["-c"]);
@@ -163,8 +176,9 @@ impl Slurm {
     pub fn start_node(&mut self, node: usize) {
         let (hosts, conf) = (self.path("hosts").display().to_string(), self.conf().display().to_string());
         let name = format!("n{}", node + 1);
-        let mount = r#"mount --bind "$0" /etc/hosts && exec slurmd "$@""#;
-        let arguments = ["--mount", "sh", "-c", mount, &hosts, "-D", "-f", &conf, "-N", &name];
+        let mount = r#"mount --bind "$0" /etc/hosts && { [ -z "$1" ] || mount -t tmpfs none "$1"; } && shift && exec slurmd "$@""#;
+        let hidden = self.hidden.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+        let arguments = ["--mount", "sh", "-c", mount, &hosts, &hidden, "-D", "-f", &conf, "-N", &name];
         self.nodes[node] = Some(daemon(self.directory.path(), "unshare", &arguments.map(str::to_owned)));
     }
 

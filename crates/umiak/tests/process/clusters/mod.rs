@@ -2,9 +2,11 @@
 //!
 //! | file | in one sentence |
 //! |---|---|
+//! | `apart` | nodes of Slurm that do not see the directory of the run |
 //! | `both` | what Slurm and mpirun do alike |
 //! | `slurm` | limits, requeues, lost nodes, and cancelled jobs of Slurm |
 
+mod apart;
 mod both;
 mod slurm;
 
@@ -16,6 +18,7 @@ use umiak_testkit::slurm::Slurm;
 use umiak_testkit::suite::Suite;
 
 pub(super) fn register(suite: &mut Suite) {
+    apart::register(suite);
     both::register(suite);
     slurm::register(suite);
 }

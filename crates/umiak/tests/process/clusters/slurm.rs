@@ -177,7 +177,7 @@ fn refused(site: &Site) {
 fn hopeless(site: &Site) {
     let document = "umiak: v1\nname: hopeless\nroles: {trainer: {replicas: 40, command: ['true']}}\n";
     let outcome = site.run_with(document, "--slurm nodes=40").finish();
-    outcome.expect_code(125).expect_err("could not be started").expect_err("does not allow what it asks for");
+    outcome.expect_code(125).expect_err("could not be started").expect_err("(Partition");
     site.assert_nothing_left();
 }
 
