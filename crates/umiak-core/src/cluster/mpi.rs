@@ -244,12 +244,15 @@ impl Rendered {
 pub fn said(log: &str) -> String {
     const FIRST: usize = 4;
     const LAST: usize = 6;
+    const LENGTH: usize = 400;
     let is_rule = |line: &str| line.len() > 3 && line.chars().all(|letter| "-=*".contains(letter));
-    let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty() && !is_rule(line)).collect();
+    let shortened = |line: &str| line.chars().take(LENGTH).collect::<String>();
+    let lines = log.lines().map(str::trim).filter(|line| !line.is_empty() && !is_rule(line));
+    let lines: Vec<String> = lines.map(shortened).collect();
     if lines.len() <= FIRST + LAST + 1 {
         return lines.join("\n");
     }
-    [&lines[..FIRST], &["…"], &lines[lines.len() - LAST..]].concat().join("\n")
+    [&lines[..FIRST], &["…".to_owned()], &lines[lines.len() - LAST..]].concat().join("\n")
 }
 
 #[cfg(test)]

@@ -19,11 +19,14 @@ const REASON: (Duration, Duration) = (Duration::from_secs(5), Duration::from_sec
 /// the scheduler may take then; and how long after an order to kill the unit is cancelled.
 const LEAVING: Duration = Duration::from_secs(10);
 const KILLING: Duration = Duration::from_secs(5);
+/// How long a unit must be unknown to its scheduler: an answer may be wrong for a moment.
+const FORGOTTEN: Duration = Duration::from_secs(5);
 /// Intervals at which the scheduler is asked.
 const WAITING: Duration = Duration::from_secs(1);
 const RUNNING: Duration = Duration::from_secs(5);
 /// The same while something depends on the answer: at first, and at most.
 const URGENT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+const PROGRAM: Duration = Duration::from_millis(5);
 
 const SIGTERM: i32 = 15;
 
@@ -159,6 +162,8 @@ pub struct Unit {
     /// When the end was ordered.
     ending: Option<Duration>,
     urgent_since: Option<Duration>,
+    /// Since when the scheduler does not know it.
+    unknown_since: Option<Duration>,
     swept: Swept,
     is_done: bool,
 }
@@ -209,6 +214,8 @@ impl Unit {
     /// The time until the scheduler is asked again.
     pub fn patience(&self, now: Duration) -> Duration {
         match (self.urgent_since, self.stage) {
+            // A program that runs here is asked without a request to another host.
+            (Some(_), _) if self.is_awaited => PROGRAM,
             (Some(since), _) => (now.saturating_sub(since) / 8).clamp(URGENT.0, URGENT.1),
             (None, Stage::Running) => RUNNING,
             (None, _) => WAITING,
@@ -245,7 +252,8 @@ impl Unit {
             }
         }
         self.check_end(now, &mut effects);
-        let is_urgent = self.is_cancelled || self.ending.is_some() || !self.held.is_empty() || self.have_all_left();
+        let depends = !self.held.is_empty() || self.have_all_left() || self.unknown_since.is_some();
+        let is_urgent = self.is_cancelled || self.ending.is_some() || depends;
         self.urgent_since = is_urgent.then(|| self.urgent_since.unwrap_or(now));
         effects
     }
@@ -366,6 +374,9 @@ impl Unit {
         if self.stage == Stage::Over {
             return;
         }
+        if look != Look::Over(Over::Forgotten) {
+            self.unknown_since = None;
+        }
         match look {
             Look::Pending { reason } => {
                 // A question from before the agents were there says nothing about a unit that runs.
@@ -399,6 +410,8 @@ impl Unit {
                     effects.push(Effect::Pending { reason });
                 }
             }
+            Look::Over(Over::Forgotten)
+                if now.saturating_sub(*self.unknown_since.get_or_insert(now)) < FORGOTTEN && !self.is_cancelled => {}
             Look::Over(over) => {
                 let is_ours = self.is_cancelled || self.ending.is_some();
                 if let Over::Cancelled { by } = &over
@@ -407,9 +420,11 @@ impl Unit {
                 {
                     effects.push(Effect::Cancelled { by: by.clone().unwrap_or_else(|| "its cluster".to_owned()) });
                 }
-                self.release(effects, |held| ended_by(&over, Some(held.after)).filter(|_| !is_ours));
                 let started = std::mem::take(&mut self.started);
-                self.end_all(effects, |id| match ended_by(&over, None) {
+                // What was lost comes first: the scheduler ended the others because of it.
+                let held: Vec<AttemptId> = self.held.iter().map(|held| held.id).collect();
+                let lost: Vec<AttemptId> = self.live.iter().filter(|id| !held.contains(id)).copied().collect();
+                let exit = |id: AttemptId| match ended_by(&over, None) {
                     _ if is_ours || matches!(over, Over::Cancelled { .. }) => {
                         Exit::Signal { signal: SIGTERM, core_dumped: false }
                     }
@@ -420,7 +435,11 @@ impl Unit {
                         let reason = why.unwrap_or_else(|| "it ended before its agents were there".to_owned());
                         Exit::Spawn(SpawnError { doing: SpawnStage::Agent, errno: 0, reason })
                     }
-                });
+                };
+                for id in lost {
+                    self.ended(id, exit(id), None, false, effects);
+                }
+                self.release(effects, |held| ended_by(&over, Some(held.after)).filter(|_| !is_ours));
                 self.over(effects);
             }
         }
@@ -500,9 +519,10 @@ fn ended_by(over: &Over, after: Option<Asked>) -> Option<Exit> {
         Over::Preempted { reason } => Some(Exit::Preempted { reason: reason.clone() }),
         Over::TimeLimit { reason } => Some(Exit::TimeLimit { reason: reason.clone() }),
         Over::NodeLost { node } => Some(Exit::NodeLost { node: node.clone() }),
-        Over::Done | Over::Cancelled { .. } | Over::Failed { .. } | Over::Forgotten => {
-            (after == Some(Asked::Limit)).then(|| Exit::TimeLimit { reason: "that of its allocation".to_owned() })
-        }
+        _ if after == Some(Asked::Limit) => Some(Exit::TimeLimit { reason: "that of its allocation".to_owned() }),
+        // It ended its agents because one of them, or its own program, had ended.
+        Over::Failed { .. } => after.map(|_| Exit::Lost),
+        Over::Done | Over::Cancelled { .. } | Over::Forgotten => None,
     }
 }
 

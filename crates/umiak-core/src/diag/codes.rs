@@ -335,6 +335,8 @@ register! {
         "A step with `cache` runs although an earlier run may have its result: the inputs, or the record of results, cannot be read. The message shows why.";
     J0035, 2, "a job of this name is running",
         "A submission of PaddleRec is identified by its `job_name`, and a live run has this name. `--replace` stops that run first; `--name` gives the new one another name.";
+    J0036, 125, "a run may still have a job in a cluster",
+        "umiak was killed while the run had a job in a cluster, which goes on without it. Removing the run would leave that job behind. Stop the run first, or resume it.";
     E0101, 127, "the client of PaddleCloud was not found",
         "A submission to PaddleCloud is made by the client of the platform, `paddlecloud`, which is not on `PATH`. The files of the submission are written: install the client and run the `job.sh` that the message names.";
     E0102, 1, "PaddleCloud's client failed",

@@ -45,6 +45,9 @@ pub(super) fn run(arguments: &Keep) -> Done {
     let sources = Sources::new()?;
     let stdin = std::io::stdin().as_fd().try_clone_to_owned();
     let stdin = stdin.map_err(|error| Diagnostic::failed("wait for the end of stdin", &error))?;
+    // Until the guardian, which inherits the lock, has stopped everything: the next supervisor waits for it.
+    let log = std::fs::OpenOptions::new().append(true).create(true).open(&arguments.log);
+    let _held = log.ok().filter(|log| umiak_sys::hold::try_exclusive(log).is_ok());
     let mut engine = Local::start(false, None)?;
     let grace = Duration::from_secs(arguments.grace.into());
     engine.share(Common { grace, ..Common::default() });

@@ -7,6 +7,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::pipeline::fingerprint;
 use umiak_core::plan::PipelinePlan;
 
+use crate::engine::cluster;
 use crate::history::{Error, Home, Life, RunDir, RunId, find_whole, index, journal, life, remove};
 use crate::views::Output;
 use crate::views::ends::{RemovedRun, RemovedRuns};
@@ -41,6 +42,11 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             Ok(Life::Elsewhere { host }) => {
                 return Err(Diagnostic::error(Code::J0008, format!("`{}` may still be running on {host}", run.id()))
                     .hint(format!("use `umiak rm {}` on that host", run.id())));
+            }
+            Ok(Life::Lost) if cluster::is_unfinished(run.path()) => {
+                let message = format!("`{}` was not stopped, and its job may still run in its cluster", run.id());
+                return Err(Diagnostic::error(Code::J0036, message)
+                    .hint(format!("`umiak stop {0}` ends it, `umiak resume {0}` continues with it", run.id())));
             }
             // A run with an unreadable journal can be removed too.
             Ok(Life::Lost | Life::Finished) | Err(_) => {}

@@ -297,5 +297,6 @@ pub(crate) fn end_orphans(directory: &Path, handles: &[String]) -> Result<(), Di
     }
     let in_slurm: Vec<&String> = handles.iter().filter(|handle| handle.starts_with(EngineKind::Slurm.word())).collect();
     cluster::end_orphans(directory, &in_slurm)?;
+    cluster::end_kept(directory);
     Ok(())
 }

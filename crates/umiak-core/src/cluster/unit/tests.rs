@@ -251,3 +251,28 @@ fn what_was_refused_has_the_reason_of_the_scheduler() {
     assert!(case.unit.is_over());
     assert_eq!(case.step(Event::End { patient: true }).last(), Some(&Effect::Done));
 }
+
+#[test]
+fn an_agent_that_was_killed_is_the_cause() {
+    let mut case = Case::running();
+    // The launcher ends the agent of replica 1 because that of replica 0 was killed.
+    case.ended(1, Some(Asked::End));
+    let effects = case.looked(Look::Over(Over::Failed { reason: "`mpirun` failed".to_owned() }));
+    let ids: Vec<u32> = effects
+        .iter()
+        .filter_map(|effect| if let Effect::Ended { id, .. } = effect { Some(id.slot.index) } else { None })
+        .collect();
+    assert_eq!((ids, ends(&effects)), (vec![0, 1], vec![Exit::Lost, Exit::Lost]));
+}
+
+#[test]
+fn a_unit_is_not_forgotten_at_once() {
+    let mut case = Case::running();
+    let forgotten = || Look::Over(Over::Forgotten);
+    assert_eq!(case.looked(forgotten()), []);
+    case.pass(4);
+    assert_eq!(case.looked(Look::Running), []);
+    assert_eq!(case.looked(forgotten()), []);
+    case.pass(6);
+    assert_eq!(ends(&case.looked(forgotten())).len(), 2);
+}

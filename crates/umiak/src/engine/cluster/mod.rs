@@ -133,6 +133,9 @@ impl Cluster {
             EngineKind::Mpi if submission.engine == kind.word() => Some(Mpi::find(&submission.cluster.mpi)?),
             _ => None,
         };
+        if kind == EngineKind::Mpi {
+            end_kept(directory);
+        }
         info!(engine = kind.word(), "engine started");
         Ok(Self {
             kind,
@@ -436,6 +439,24 @@ fn copy_program(directory: &Path) {
     if let Err(error) = copied {
         debug!(%error, "umiak could not be copied");
     }
+}
+
+/// Waits until each `mpirun` of a dead supervisor has ended: their keepers end them. Removes what has secrets.
+pub(super) fn end_kept(run: &Path) {
+    let begun = Instant::now();
+    for entry in std::fs::read_dir(run.join("units")).into_iter().flatten().flatten() {
+        let Ok(log) = std::fs::File::open(entry.path().join(cluster::mpi::LOG)) else { continue };
+        while umiak_sys::hold::is_held(&log).unwrap_or(false) && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = std::fs::remove_file(entry.path().join(files::UNIT));
+    }
+}
+
+/// True if a supervisor that is gone may have left something in a cluster.
+pub(crate) fn is_unfinished(run: &Path) -> bool {
+    let units = std::fs::read_dir(run.join("units")).into_iter().flatten().flatten();
+    units.into_iter().any(|unit| unit.path().join(files::UNIT).exists())
 }
 
 /// A unit that another supervisor has submitted.

@@ -21,7 +21,7 @@ use super::super::inbox::Inbox;
 use super::super::{EngineNews, Swept};
 use super::files::{self, Lines, Tail, Version};
 use super::post::office::Office;
-use super::scheduler::{Look, Scheduler, UnitPlace};
+use super::scheduler::{Look, Over, Scheduler, UnitPlace};
 
 /// Interval at which files are read that nothing has announced.
 const EVERY: Duration = Duration::from_millis(200);
@@ -248,8 +248,13 @@ impl Shared {
         if !likely.is_loopback() {
             wake.push(SocketAddr::from(([127, 0, 0, 1], port)));
         }
-        // What cannot be written now is written with the next beat.
-        let _ = files::replace(&self.place.directory.join(files::SUPERVISOR), &Beat { count, wake });
+        // What cannot be written now is written with the next beat, unless the directory was removed.
+        let written = files::replace(&self.place.directory.join(files::SUPERVISOR), &Beat { count, wake });
+        if written.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            let reason = format!("its directory was removed: {}", self.place.directory.display());
+            let gone = Event::Looked { asked: self.begun.elapsed(), look: Look::Hopeless { reason }, log: None };
+            self.lock().looks.push(gone);
+        }
         self.announce();
     }
 
@@ -357,7 +362,8 @@ impl Shared {
             let asked = self.begun.elapsed();
             let look = scheduler.look(&job);
             debug!(?look);
-            let is_over = matches!(look, Look::Over(_));
+            // It may be known again with the next answer.
+            let is_over = matches!(&look, Look::Over(over) if *over != Over::Forgotten);
             self.lock().looks.push(Event::Looked { asked, look, log: None });
             self.waker.wake();
             if is_over {
@@ -396,9 +402,11 @@ impl Reading {
 /// The last lines that the scheduler's own log of a unit has.
 fn last_words(directory: &Path) -> Option<String> {
     const LINES: usize = 6;
+    const LENGTH: usize = 400;
     let logs = [slurm::LOG_FILE, mpi::LOG].map(|name| directory.join(name));
     let text = logs.iter().find_map(|path| files::beginning_and_end(path).ok())?;
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let shortened = |line: &str| line.chars().take(LENGTH).collect::<String>();
+    let lines: Vec<String> = text.lines().filter(|line| !line.trim().is_empty()).map(shortened).collect();
     let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
     (!last.is_empty()).then_some(last)
 }

@@ -237,6 +237,11 @@ impl Posted<'_> {
         self.beat_at.elapsed() >= FORSAKEN
     }
 
+    fn is_directory_gone(&self) -> bool {
+        let found = std::fs::symlink_metadata(self.directory);
+        found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    }
+
     fn drain(&self) {
         let mut bytes = [0; 16];
         while self.socket.recv_from(&mut bytes).is_ok() {}
@@ -384,7 +389,9 @@ impl Running<'_> {
             return;
         }
         let ends = place::ends(self.posted.directory);
-        if let Some(has_failed) = self.agent.verdict(&self.plan.job, &ends) {
+        // Without its directory the unit is not adopted by another supervisor.
+        let is_gone = self.posted.is_directory_gone();
+        if let Some(has_failed) = self.agent.verdict(&self.plan.job, &ends).or(is_gone.then_some(true)) {
             warn!(has_failed, "no supervisor, and nothing to wait for");
             self.has_failed = has_failed;
             self.ask(Asked::End);

@@ -62,6 +62,10 @@ impl Slurm {
         options: &SlurmOptions,
     ) -> Result<String, String> {
         let path = unit.directory.join(SCRIPT);
+        if path.to_string_lossy().contains('\\') {
+            let message = "Slurm cannot write a log to a path with a backslash";
+            return Err(format!("{message}: {}", path.display()));
+        }
         std::fs::write(&path, &script.text)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         let mut client = self.client("sbatch").directory(working.to_owned());
