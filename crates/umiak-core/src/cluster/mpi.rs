@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::diag::{Code, Diagnostic};
-use crate::model::{Job, MpiOptions};
+use crate::model::{Job, MPI_VARIABLES, MpiOptions};
 use crate::quote::shell::quoted;
 
 /// Names of files in the unit's directory: the hosts, the command line as a script, the output of `mpirun` itself.
@@ -25,8 +25,6 @@ pub const LOG: &str = "mpirun.log";
 
 /// Has the rank of a process, by launcher; the first one that is set counts.
 pub const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"];
-/// Beginnings of the variables by which launchers and their processes find each other.
-const FAMILIES: [&str; 5] = ["OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LauncherKind {
@@ -97,7 +95,7 @@ fn major(version: &str) -> Option<u32> {
 /// MPI would take itself for one of its processes, and Hydra would pass the wrong rank on.
 pub fn inherited<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
     let is_inside = names.clone().any(|name| RANK_VARIABLES.contains(&name));
-    let is_of_launcher = |name: &&str| is_inside && FAMILIES.iter().any(|family| name.starts_with(family));
+    let is_of_launcher = |name: &&str| is_inside && MPI_VARIABLES.iter().any(|family| name.starts_with(family));
     let mut unset: Vec<String> = names.filter(is_of_launcher).map(str::to_owned).collect();
     unset.sort();
     unset

@@ -103,3 +103,13 @@ impl MpiOptions {
         self.umiak = umiak.clone().or(self.umiak.take());
     }
 }
+
+/// Beginnings of the variables that Slurm sets for the processes of a job, and that its clients read.
+pub const SLURM_VARIABLES: [&str; 3] = ["SLURM", "SBATCH_", "SRUN_"];
+/// Beginnings of the variables by which launchers of MPI and their processes find each other.
+pub const MPI_VARIABLES: [&str; 6] = ["OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_", "MPI_LOCAL"];
+
+/// True for a variable that a scheduler or launcher sets for the processes that it starts.
+pub fn is_of_scheduler(name: &str) -> bool {
+    SLURM_VARIABLES.iter().chain(&MPI_VARIABLES).any(|beginning| name.starts_with(beginning))
+}

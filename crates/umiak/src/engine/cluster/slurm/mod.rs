@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tracing::debug;
 use umiak_core::cluster::slurm::status::{self, Report};
 use umiak_core::cluster::slurm::{Script, render};
-use umiak_core::model::SlurmOptions;
+use umiak_core::model::{SLURM_VARIABLES, SlurmOptions};
 use umiak_core::plan::Plan;
 
 use super::command::{Answer, Client, NoAnswer};
@@ -247,7 +247,7 @@ fn foreign(names: impl Iterator<Item = OsString>, options: &SlurmOptions) -> Vec
     let is_default = |name: &str| DEFAULTS.iter().any(|(variable, option)| *variable == name && !is_given(option));
     let is_foreign = |name: &OsString| {
         name.to_str().is_some_and(|name| {
-            let is_theirs = ["SLURM_", "SLURMD_", "SBATCH_", "SRUN_"].iter().any(|prefix| name.starts_with(prefix));
+            let is_theirs = SLURM_VARIABLES.iter().any(|beginning| name.starts_with(beginning));
             is_theirs && !KEPT.contains(&name) && !is_default(name)
         })
     };
