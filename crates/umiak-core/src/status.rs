@@ -14,7 +14,9 @@ use crate::facts::{
     Began, Fact, Finding, Limit, Outcome, Planned, PlannedNode, Record, StopReason, StoreWaits, Subject, Supervised,
     Verdict,
 };
-use crate::model::{Blame, Classed, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopSent, replica_parts};
+use crate::model::{
+    Blame, Classed, EngineKind, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopSent, replica_parts,
+};
 
 pub use pipeline::{NodeState, NodeStatus, PipelineStatus, RunStatus};
 
@@ -35,7 +37,8 @@ pub struct Status {
     pub steps: Option<u32>,
     #[serde(skip)]
     pub state: State,
-    /// The engine's names for what it runs: one for each unit of this attempt of the job.
+    /// The engine's names for what it runs: one for each unit of this attempt of the job, and for
+    /// allocations of earlier attempts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub handles: Vec<String>,
     /// Why nothing runs yet, as reported by the engine.
@@ -323,7 +326,7 @@ impl Status {
                 self.state = State::Running;
             }
             Fact::Starting { subject } => self.starting(subject, at),
-            Fact::Submitted { handle } => self.handles.push(handle.clone()),
+            Fact::Submitted { handle } => self.submitted(handle),
             Fact::Pending { reason } => self.pending = Some(reason.clone()),
             Fact::Started { subject, instance } => self.started(subject, instance, at),
             Fact::Ready { subject } => self.change(subject, |stage| {
@@ -533,12 +536,20 @@ impl Status {
         });
     }
 
+    /// Starts inside an allocation have the handle of the allocation.
+    fn submitted(&mut self, handle: &String) {
+        if !self.handles.contains(handle) {
+            self.handles.push(handle.clone());
+        }
+    }
+
     /// The group starts again as a whole: all replicas are reset, and budgets are new.
     fn start_again(&mut self, attempt: u32) {
         self.attempt = attempt;
         self.stopping = None;
         (self.pending, self.store_waits) = (None, None);
-        self.handles.clear();
+        // An allocation keeps its nodes for the next attempt.
+        self.handles.retain(|handle| EngineKind::of_handle(handle).is_some_and(EngineKind::keeps_units));
         self.state = State::Restarting;
         for replica in self.replicas.iter_mut().filter(|replica| replica.until.is_none()) {
             replica.renew(attempt);

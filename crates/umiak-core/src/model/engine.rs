@@ -36,6 +36,16 @@ impl EngineKind {
         }
     }
 
+    /// The engine that gave a unit this handle, `slurm:run-000001/0.1`.
+    pub fn of_handle(handle: &str) -> Option<Self> {
+        handle.split_once(':').and_then(|(word, _)| Self::named(word))
+    }
+
+    /// True if a unit remains when all of its replicas have ended, for their next attempts.
+    pub fn keeps_units(self) -> bool {
+        self.capabilities().unit == Unit::Allocation
+    }
+
     /// What it is, for lists.
     pub const fn summary(self) -> &'static str {
         match self {

@@ -297,6 +297,23 @@ fn events_of_another_step_are_fenced() {
 }
 
 #[test]
+fn an_allocation_outlives_a_restart_of_the_job() {
+    let mut status = Status::default();
+    let add = |status: &mut Status, fact| {
+        let seq = status.next_seq;
+        status.add(&Record { run: None, v: 1, seq, at: seq, epoch: 0, step: None, fact });
+    };
+    for handle in ["slurm:run-1/0.1", "mock-cluster:run-1/0.0.0.1", "slurm:run-1/0.1"] {
+        add(&mut status, Fact::Submitted { handle: handle.into() });
+    }
+    assert_eq!(status.handles, ["slurm:run-1/0.1", "mock-cluster:run-1/0.0.0.1"]);
+    add(&mut status, Fact::Restarting { attempt: 2, of: None, delay_micros: 9, blame: Blame::User, cause: None });
+    assert_eq!(status.handles, ["slurm:run-1/0.1"]);
+    add(&mut status, Fact::Submitted { handle: "slurm:run-1/0.2".into() });
+    assert_eq!(status.handles, ["slurm:run-1/0.1", "slurm:run-1/0.2"]);
+}
+
+#[test]
 fn a_status_knows_the_handles_and_why_nothing_runs() {
     let mut status = Status::default();
     let add = |status: &mut Status, fact| {
