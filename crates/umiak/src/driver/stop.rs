@@ -141,7 +141,7 @@ fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
     if writer.status().is_finished() {
         return Err(ended(run));
     }
-    engine::end_orphans(run.path(), &writer.status().handles)?;
+    engine::end_orphans(run.path(), &handles(&writer))?;
     let clock = Clock::start();
     let of_run = |fact| (None, fact);
     let begin = [super::record::supervised(Began::Resumed), Fact::Stopping { reason: StopReason::User }];
@@ -159,6 +159,13 @@ fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
         let _ = index::append(home, &entry);
     }
     Ok(())
+}
+
+/// What engines call that which they may still run: for a pipeline, of all its steps.
+fn handles(writer: &Writer) -> Vec<String> {
+    let steps = writer.pipeline().into_iter().flat_map(PipelineStatus::nodes);
+    let steps = steps.filter_map(|(_, node)| node.job_status());
+    std::iter::once(writer.status()).chain(steps).flat_map(|job| job.handles.iter().cloned()).collect()
 }
 
 /// The ends of nodes of a pipeline that had begun and not ended, parts before the whole.

@@ -1,5 +1,7 @@
 //! Steps on different engines in one run.
 
+use umiak_testkit::components::Component;
+use umiak_testkit::slurm::Slurm;
 use umiak_testkit::suite::Suite;
 
 use super::Place;
@@ -11,6 +13,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("pipelines::engines::failures", &[], failures)
         .test("pipelines::engines::a_stop_reaches_all", &[], stop)
         .test("pipelines::engines::a_run_is_resumed", &[], resume)
+        .test("pipelines::engines::a_stop_ends_what_a_dead_supervisor_left", &[], stop_orphans)
+        .test("pipelines::engines::a_stop_ends_jobs_of_slurm", &[Component::Slurm], stop_slurm)
         .test("pipelines::engines::choices_that_are_refused", &[], refused);
 }
 
@@ -95,6 +99,33 @@ fn resume() {
     place.file("go", "");
     place.sandbox.umiak(["resume", "run-000001"]).finish().expect_code(0);
     place.expect_ends("succeeded, near succeeded, far succeeded, last succeeded");
+    place.sandbox.assert_nothing_left();
+}
+
+/// `umiak stop` of a run whose supervisor was killed ends the units of its steps.
+fn stop_orphans() {
+    let place = Place::default();
+    let running = place.run(&LONG.replace("sleep=1", "sleep=60"), &[]).start();
+    running.wait_until("both run", || is_up(&place));
+    running.signal(SIGKILL);
+    running.finish_unchecked();
+    wait_until_free(&place.sandbox);
+    place.sandbox.umiak(["stop", "1"]).finish().expect_code(0);
+    place.sandbox.assert_nothing_left();
+}
+
+fn stop_slurm() {
+    let (place, slurm) = (Place::default(), Slurm::start(1));
+    let document = "umiak: v1\nname: p\nsteps:\n  near: {command: exec sleep 60}\n  far: {engine: slurm, command: 'touch up; exec sleep 60'}\n";
+    let running = place.run(document, &[]).env("SLURM_CONF", slurm.conf()).start();
+    running.wait_until("the job runs", || place.sandbox.path().join("up").exists());
+    running.signal(SIGKILL);
+    running.finish_unchecked();
+    wait_until_free(&place.sandbox);
+    let job = slurm.first_job().to_string();
+    assert_eq!(slurm.state(&job), "RUNNING");
+    place.sandbox.umiak(["stop", "1"]).env("SLURM_CONF", slurm.conf()).finish().expect_code(0);
+    slurm.wait("the job is over", || !["RUNNING", "COMPLETING"].contains(&slurm.state(&job).as_str()));
     place.sandbox.assert_nothing_left();
 }
 
