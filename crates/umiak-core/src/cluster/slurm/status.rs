@@ -41,8 +41,7 @@ pub fn json(text: &str) -> Option<Vec<Report>> {
 fn of_json(job: &Value) -> Option<Report> {
     let word = |name: &str| job.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let state = match job.get("job_state")? {
-        // Newer versions add flags, such as `["RUNNING", "COMPLETING"]`.
-        Value::Array(words) => words.iter().filter_map(Value::as_str).next_back()?.to_owned(),
+        Value::Array(words) => state_of(&words.iter().filter_map(Value::as_str).collect::<Vec<_>>())?.to_owned(),
         state => state.as_str()?.to_owned(),
     };
     let het = job.get("het_job_id").and_then(number).filter(|id| *id > 0);
@@ -59,6 +58,30 @@ fn of_json(job: &Value) -> Option<Report> {
             _ => word("comment"),
         },
     })
+}
+
+/// Flags that say more than the state that they follow. The first one of this list counts.
+const FLAGS: &[&str] = &[
+    "REQUEUE_HOLD",
+    "SPECIAL_EXIT",
+    "REQUEUE_FED",
+    "REQUEUED",
+    "RESV_DEL_HOLD",
+    "CONFIGURING",
+    "POWER_UP_NODE",
+    "STOPPED",
+    "COMPLETING",
+    "STAGE_OUT",
+    "REVOKED",
+    "LAUNCH_FAILED",
+    "RECONFIG_FAIL",
+];
+
+/// Newer versions print a state and its flags, such as `["CANCELLED", "COMPLETING"]`. Other flags than [`FLAGS`], also
+/// those of later versions, leave the state as it is.
+fn state_of<'a>(words: &[&'a str]) -> Option<&'a str> {
+    let (state, flags) = words.split_first()?;
+    Some(FLAGS.iter().find(|flag| flags.contains(flag)).unwrap_or(state))
 }
 
 /// A number, or an object with one.

@@ -156,6 +156,22 @@ fn json_of_two_versions() {
 }
 
 #[test]
+fn states_with_flags() {
+    for (states, expected) in [
+        (r#"["RUNNING"]"#, "RUNNING"),
+        (r#"["CANCELLED", "COMPLETING"]"#, "COMPLETING"),
+        (r#"["CANCELLED", "COMPLETING", "SIGNALING"]"#, "COMPLETING"),
+        (r#"["COMPLETED", "UPDATE_DB"]"#, "COMPLETED"),
+        (r#"["FAILED", "FLAG_OF_LATER"]"#, "FAILED"),
+        (r#"["PENDING", "REQUEUED", "FLAG_OF_LATER"]"#, "REQUEUED"),
+        (r#"["RUNNING", "CONFIGURING", "POWER_UP_NODE"]"#, "CONFIGURING"),
+    ] {
+        let reports = status::json(&format!(r#"{{"jobs": [{{"job_id": 1, "job_state": {states}}}]}}"#)).unwrap();
+        assert_eq!(reports[0].state, expected, "{states}");
+    }
+}
+
+#[test]
 fn lines_of_squeue() {
     let reports = status::text(TEXT);
     assert_eq!(reports.len(), 9);
