@@ -348,7 +348,7 @@ register! {
     E0202, 2, "unknown MPI launcher",
         "What the launcher prints with `--version` is not known. umiak supports Open MPI 4 and later, and Hydra, the launcher of MPICH and Intel MPI. The message shows what was printed.";
     E0203, 2, "an option of Slurm cannot be used",
-        "Options of `sbatch` are passed on under their long names. Those whose value follows from the job (number of tasks, name, logs, signals) are set by umiak; the hint shows what to use instead. A value is one line.";
+        "Options of `sbatch` are passed on under their long names. Those whose value follows from the job (number of tasks, name, logs, signals) are set by umiak; the message shows what to use instead. A value is one line.";
     E0204, 125, "an agent cannot run on its node",
         "On a cluster, an agent of umiak runs on each node and starts the replicas there. It could not: it does not see the directory of the run, or what the scheduler gave it does not fit the job. The message shows the node and the reason.";
     E0205, 2, "agents cannot connect to this host",

@@ -1,7 +1,6 @@
 //! Options of engines as users write them: on the command line, in `umiak.toml`, and in `backend.yaml` of PaddleRec.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::document::reader::{At, Reader, did_you_mean};
 use super::document::tree::shortened;
@@ -10,20 +9,44 @@ use crate::diag::{Code, Diagnostic};
 use crate::model::{ClusterOptions, Connect, EngineChoice, EngineKind, Job, Workload};
 
 /// Options of `sbatch` that umiak sets itself, and what to use instead.
-const OWN: [(&str, &str); 9] = [
-    ("array", "each run is one job"),
-    ("job-name", "use `--name`"),
+const OWN: &[(&str, &str)] = &[
+    ("array", "each run is one job; use `replicas` of a role"),
+    ("batch", "use `constraint`"),
+    ("chdir", "the working directory of a role is `dir`"),
+    ("clusters", "set `SLURM_CLUSTERS` when you submit"),
+    ("comment", "umiak finds its job by the comment; use `labels` of the document"),
+    ("cpus-per-task", "use `resources.cpu` of the role"),
+    ("error", "the output of replicas is in their logs, that of the script in `slurm.log`"),
+    ("export", "variables of a role are `env`"),
+    ("export-file", "variables of a role are `env`"),
+    ("get-user-env", "variables of a role are `env`"),
+    ("gpus-per-task", "use `resources.gpu` of the role"),
+    ("help", "see `man sbatch`"),
+    ("hold", "`scontrol hold JOB` holds a job that waits"),
+    ("input", "the script reads nothing"),
+    ("job-name", "use `--name`, or the name of the document"),
+    ("kill-on-invalid-dep", "umiak stops waiting for a dependency that cannot be satisfied"),
+    ("no-kill", "after the loss of a node the job ends, and `max_platform` says how often it starts again"),
     ("no-requeue", "it is the default"),
+    ("ntasks", "use `replicas` of the roles"),
+    ("ntasks-per-gpu", "use `resources.gpu` of the role"),
+    ("open-mode", "logs are appended to"),
+    ("output", "the output of replicas is in their logs, that of the script in `slurm.log`"),
     ("parsable", "umiak reads the answer itself"),
+    ("quiet", "umiak reads the answer itself"),
     ("requeue", "use `--slurm-requeue`, or `requeue = true` in `umiak.toml`"),
     ("signal", "use `--slurm-warning`, or `warning` in `umiak.toml`"),
     ("test-only", "`umiak plan` prints the script"),
+    ("tres-per-task", "use `resources` of the role"),
+    ("usage", "see `man sbatch`"),
+    ("verbose", "umiak reads the answer itself"),
+    ("version", "run `sbatch --version`"),
     ("wait", "umiak waits, except with `--detach`"),
     ("wrap", "the commands are those of the document"),
 ];
 
-/// The longest time between warning and time limit that `sbatch` accepts.
-const MAX_WARNING: Duration = Duration::from_secs(65535);
+/// The longest time between warning and time limit that `sbatch` accepts, in seconds.
+pub const MAX_WARNING: u32 = 65535;
 /// Slots of a host without a number.
 const DEFAULT_SLOTS: u32 = 1;
 const MAX_SLOTS: u32 = 65535;
@@ -33,7 +56,8 @@ pub fn slurm_native(name: &str, value: Option<&str>) -> Result<(String, Option<S
     if name.starts_with('-') {
         return Err(format!("write it without dashes: `{}`", name.trim_start_matches('-')));
     }
-    let is_name = name.starts_with(|c: char| c.is_ascii_lowercase())
+    let is_name = name.len() > 1
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     if !is_name {
         return Err(format!("`{}` is not a long option of `sbatch`", shortened(name).escape_debug()));
@@ -58,8 +82,8 @@ pub fn slurm_option(text: &str) -> Result<(String, Option<String>), String> {
 /// Time from the warning to the time limit, in seconds.
 pub fn slurm_warning(text: &str) -> Result<u32, String> {
     let time = super::units::duration(text).map_err(|expected| format!("it must be {expected}"))?;
-    if time.as_secs() == 0 || time.subsec_nanos() > 0 || time > MAX_WARNING {
-        return Err(format!("it must be whole seconds, from 1s to {}s", MAX_WARNING.as_secs()));
+    if time.as_secs() == 0 || time.subsec_nanos() > 0 || time.as_secs() > u64::from(MAX_WARNING) {
+        return Err(format!("it must be whole seconds, from 1s to {MAX_WARNING}s"));
     }
     Ok(u32::try_from(time.as_secs()).unwrap_or(u32::MAX))
 }
@@ -281,14 +305,18 @@ mod tests {
         let is = |name: &str, value: &str| Ok((name.to_owned(), value.to_owned()));
         assert_eq!(given("partition=gpu"), is("partition", "gpu"));
         assert_eq!(given("exclusive"), is("exclusive", "-"));
-        assert_eq!(given("comment=a=b c"), is("comment", "a=b c"));
-        assert_eq!(given("comment="), is("comment", ""));
+        assert_eq!(given("constraint=a=b c"), is("constraint", "a=b c"));
+        assert_eq!(given("wckey="), is("wckey", ""));
         for (wrong, why) in [
             ("--partition=gpu", "write it without dashes: `partition`"),
             ("", "`` is not a long option of `sbatch`"),
             ("Partition=gpu", "`Partition` is not a long option of `sbatch`"),
             ("requeue", "umiak sets `requeue` itself: use `--slurm-requeue`, or `requeue = true` in `umiak.toml`"),
-            ("comment=a\nb", "the value of `comment` must be one line"),
+            (
+                "comment=a",
+                "umiak sets `comment` itself: umiak finds its job by the comment; use `labels` of the document",
+            ),
+            ("wckey=a\nb", "the value of `wckey` must be one line"),
         ] {
             assert_eq!(given(wrong), Err(why.to_owned()), "{wrong}");
         }

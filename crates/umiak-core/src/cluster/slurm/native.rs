@@ -1,62 +1,13 @@
 //! Options of `sbatch` that a user gives: passed on as they are, except those whose value follows from the job.
 
 use crate::diag::{Code, Diagnostic};
+use crate::formats::engines::slurm_native;
 use crate::model::SlurmOptions;
 
-/// Options that umiak sets, and what to use instead.
-const MANAGED: &[(&str, &str)] = &[
-    ("array", "a job with several replicas is one allocation: use `replicas` of a role"),
-    ("batch", "use `constraint`"),
-    ("chdir", "the working directory of a role is `dir`"),
-    ("clusters", "set `SLURM_CLUSTERS` when you submit"),
-    ("comment", "umiak finds its job by the comment; use `labels`"),
-    ("cpus-per-task", "use `resources.cpu` of the role"),
-    ("error", "the output of replicas is in their logs, that of the script in `slurm.log`"),
-    ("export", "variables of a role are `env`"),
-    ("export-file", "variables of a role are `env`"),
-    ("get-user-env", "variables of a role are `env`"),
-    ("gpus-per-task", "use `resources.gpu` of the role"),
-    ("help", "see `man sbatch`"),
-    ("hold", "`scontrol hold JOB` holds a job that waits"),
-    ("input", "the script reads nothing"),
-    ("job-name", "use the name of the job, or `--name`"),
-    ("kill-on-invalid-dep", "umiak stops waiting for a dependency that cannot be satisfied"),
-    ("no-requeue", "use `requeue: false` of Slurm's options"),
-    ("ntasks", "the number of tasks is that of the replicas"),
-    ("open-mode", "logs are appended to"),
-    ("output", "the output of replicas is in their logs, that of the script in `slurm.log`"),
-    ("parsable", "umiak reads the job's number itself"),
-    ("quiet", "umiak reads the output of `sbatch` itself"),
-    ("requeue", "use `requeue: true` of Slurm's options"),
-    ("signal", "use `warning` of Slurm's options: the seconds before the time limit"),
-    ("test-only", "`umiak plan --engine slurm` shows the script without submitting it"),
-    ("usage", "see `man sbatch`"),
-    ("verbose", "umiak reads the output of `sbatch` itself"),
-    ("version", "run `sbatch --version`"),
-    ("wait", "umiak waits for the job itself"),
-    ("wrap", "the command of a role is `command`"),
-];
-
-/// What is wrong with the options.
+/// What is wrong with the options, for those that did not come through a front door.
 pub fn check(options: &SlurmOptions) -> Vec<Diagnostic> {
-    options.native.iter().filter_map(|(name, value)| wrong(name, value.as_deref())).collect()
-}
-
-fn wrong(name: &str, value: Option<&str>) -> Option<Diagnostic> {
-    let option = format!("`{name}`");
-    let error = |message: String| Some(Diagnostic::error(Code::E0203, message));
-    if let Some((_, instead)) = MANAGED.iter().find(|(managed, _)| *managed == name) {
-        return error(format!("option {option} of Slurm is set by umiak")).map(|it| it.hint(*instead));
-    }
-    let is_long = name.len() > 1 && name.starts_with(|first: char| first.is_ascii_lowercase());
-    if !is_long || !name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-') {
-        let hint = "use the long name of an option of `sbatch`, without dashes: `partition`";
-        return error(format!("{option} is not the name of an option of Slurm")).map(|it| it.hint(hint));
-    }
-    if value.is_some_and(|value| value.contains(char::is_control)) {
-        return error(format!("the value of option {option} of Slurm has a line break or a control character"));
-    }
-    None
+    let wrong = |(name, value): &(String, Option<String>)| slurm_native(name, value.as_deref()).err();
+    options.native.iter().filter_map(wrong).map(|reason| Diagnostic::error(Code::E0203, reason)).collect()
 }
 
 /// The options as they apply: of several with the same name the last, at the place of the first.

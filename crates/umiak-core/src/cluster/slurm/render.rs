@@ -14,14 +14,13 @@ use std::path::Path;
 use super::native::{effective, quoted as directive, seconds};
 use super::parts::{Need, parts};
 use crate::diag::shown;
+use crate::formats::engines::MAX_WARNING;
 use crate::model::{Job, SlurmOptions};
 use crate::plan::Plan;
 use crate::quote::shell::quoted;
 
 /// Seconds between the warning and the time limit, unless the options say otherwise.
 const WARNING: u32 = 60;
-/// Slurm's limit for the warning.
-const MAX_WARNING: u32 = 65535;
 /// The file in the unit's directory that the script writes when the job has to end soon.
 pub const LIMIT_FILE: &str = "limit";
 /// The file in the unit's directory with the output of the script and of `srun`.
