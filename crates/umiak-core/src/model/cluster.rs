@@ -33,7 +33,8 @@ pub struct SlurmOptions {
     /// Slurm starts the job again after the loss of a node, a pre-emption, or its time limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub requeue: bool,
-    /// Seconds before the time limit at which replicas are stopped; when omitted, 60.
+    /// Seconds before the time limit at which replicas are stopped; when omitted, 60, or the longest grace
+    /// period and 10 more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<u32>,
     /// The umiak program on the nodes; when omitted, the path of the one that submits.

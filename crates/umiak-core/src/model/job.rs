@@ -24,6 +24,14 @@ pub struct Job {
     pub policy: Policy,
 }
 
+impl Job {
+    /// The time in which all of its replicas have stopped after SIGTERM.
+    pub fn longest_grace(&self) -> Duration {
+        let of_role = |role: &Role| role.grace.unwrap_or(self.policy.stop.grace);
+        self.roles.iter().filter(|role| role.replicas > 0).map(of_role).max().unwrap_or(self.policy.stop.grace)
+    }
+}
+
 /// Replicas with one command and one purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Role {

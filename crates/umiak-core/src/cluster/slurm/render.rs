@@ -19,8 +19,10 @@ use crate::model::{Job, SlurmOptions};
 use crate::plan::Plan;
 use crate::quote::shell::quoted;
 
-/// Seconds between the warning and the time limit, unless the options say otherwise.
+/// Seconds between the warning and the time limit, unless the options say otherwise or replicas need longer.
 const WARNING: u32 = 60;
+/// Seconds that agents have to report the end, after the longest grace period.
+const LEAVING: u32 = 10;
 /// The file in the unit's directory that the script writes when the job has to end soon.
 pub const LIMIT_FILE: &str = "limit";
 /// The file in the unit's directory with the output of the script and of `srun`.
@@ -177,11 +179,13 @@ impl Rendered<'_> {
         }
     }
 
-    /// At most half of the time limit.
+    /// Long enough for replicas to stop, and at most half of the time limit.
     fn warning(&self) -> u32 {
         let limit = ["time", "time-min"].iter().filter_map(|name| seconds(self.options.value(name)?)).min();
         let half = limit.map_or(MAX_WARNING, |limit| u32::try_from(limit / 2).unwrap_or(MAX_WARNING));
-        self.options.warning.unwrap_or(WARNING).min(half).clamp(1, MAX_WARNING)
+        let grace = u32::try_from(self.job.longest_grace().as_secs_f64().ceil() as u64).unwrap_or(MAX_WARNING);
+        let usual = WARNING.max(grace.saturating_add(LEAVING));
+        self.options.warning.unwrap_or(usual).min(half).clamp(1, MAX_WARNING)
     }
 
     fn starting(&self, parts: &[Part], text: &mut String) {

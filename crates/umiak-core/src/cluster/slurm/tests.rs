@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::time::Duration;
 
 use super::super::Seating;
 use super::super::look::{Look, Over};
@@ -75,6 +76,24 @@ fn requeue_with_a_short_time_limit() {
 fn nodes_that_do_not_see_the_run() {
     let options = SlurmOptions { connect: Some(Connect::default()), requeue: true, ..SlurmOptions::default() };
     insta::assert_snapshot!(text(&job(vec![role("trainer", 2, None, None, 0)]), &options));
+}
+
+#[test]
+fn the_warning_leaves_time_to_stop() {
+    let mut job = job(vec![role("server", 1, None, None, 0), role("trainer", 1, None, None, 0)]);
+    let warning = |job: &Job, options: &SlurmOptions| {
+        let text = text(job, options);
+        let (_, rest) = text.split_once("#SBATCH --signal=B:USR1@").unwrap();
+        rest.lines().next().unwrap().parse::<u32>().unwrap()
+    };
+    assert_eq!(warning(&job, &SlurmOptions::default()), 60);
+    job.roles[1].grace = Some(Duration::from_millis(240_500));
+    assert_eq!(job.longest_grace(), Duration::from_millis(240_500));
+    assert_eq!(warning(&job, &SlurmOptions::default()), 251);
+    assert_eq!(warning(&job, &native(&[("time", Some("4"))])), 120, "half of the limit");
+    assert_eq!(warning(&job, &SlurmOptions { warning: Some(30), ..SlurmOptions::default() }), 30);
+    job.roles[1].grace = Some(Duration::MAX);
+    assert_eq!(warning(&job, &SlurmOptions::default()), 65535);
 }
 
 #[test]
