@@ -39,7 +39,12 @@ pub fn capable(job: &Job, engine: &str, can: Capabilities) -> Vec<Diagnostic> {
             .row("reason", "their launcher starts ranks on its workers with an `mpirun` of its own")
             .hint("`--engine local` runs them; for `--engine mpi`, give the ranks' command to one role without `mpi`")
     });
-    restarted.chain(apart).chain(nested).chain(hosted).collect()
+    let is_odd = |role: &&Role| role.work.queue.as_deref().is_some_and(|queue| queue.contains(char::is_control));
+    let queue = job.roles.iter().find(is_odd).map(|role| {
+        Diagnostic::error(Code::J0030, format!("engine `{engine}` cannot use the queue of `{}`", role.name))
+            .row("reason", "the name of the queue has a line break or a control character")
+    });
+    restarted.chain(apart).chain(nested).chain(hosted).chain(queue).collect()
 }
 
 #[cfg(test)]
@@ -106,6 +111,7 @@ mod tests {
             job.policy.gang = false;
             job.agent_store = true;
             job.contracts = vec![Contract::Mpi];
+            job.roles[0].work.queue = Some("a\nb".to_owned());
         });
         let text: Vec<String> =
             capable(&all, "slurm", can(Unit::Allocation)).iter().map(Diagnostic::to_plain).collect();
@@ -122,6 +128,9 @@ mod tests {
         error[J0030]: engine `slurm` cannot run with `store: agent`
           reason  its replicas run elsewhere, and may not reach this host
         hint: remove `store: agent`: then the first rank hosts the store
+
+        error[J0030]: engine `slurm` cannot use the queue of `trainer`
+          reason  the name of the queue has a line break or a control character
         ");
     }
 

@@ -1,16 +1,17 @@
-//! The parts of an allocation. Roles with equal resources share a part; several parts are a heterogeneous job.
+//! The parts of an allocation. Roles with equal resources and the same queue share a part; several parts are a
+//! heterogeneous job.
 
 use super::super::Seating;
-use crate::model::{Job, Resources, SlurmOptions};
+use crate::model::{Job, Resources, Role, SlurmOptions};
 
 const MIB: u64 = 1 << 20;
 
 /// The roles of each part, by position, in the order of the document. With an agent for each replica, a task's number
 /// must be its replica's, so only roles that follow each other share a part.
 pub fn parts(job: &Job, options: &SlurmOptions) -> Vec<Vec<u16>> {
-    let mut parts: Vec<(Need, Vec<u16>)> = Vec::new();
+    let mut parts: Vec<((Need, Option<&str>), Vec<u16>)> = Vec::new();
     for (role, position) in job.roles.iter().zip(0..) {
-        let need = Need::of(&role.work.resources);
+        let need = (Need::of(&role.work.resources), queue(role, options));
         let from = if options.direct { parts.len().saturating_sub(1) } else { 0 };
         match parts[from..].iter_mut().find(|(other, _)| *other == need) {
             Some((_, roles)) => roles.push(position),
@@ -18,6 +19,11 @@ pub fn parts(job: &Job, options: &SlurmOptions) -> Vec<Vec<u16>> {
         }
     }
     parts.into_iter().map(|(_, roles)| roles).collect()
+}
+
+/// The partition that a role asks for, unless the options give one for all.
+pub(super) fn queue<'a>(role: &'a Role, options: &SlurmOptions) -> Option<&'a str> {
+    role.work.queue.as_deref().filter(|_| options.value("partition").is_none())
 }
 
 /// How the replicas of a job are divided among agents.

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::native::{effective, quoted as directive, seconds};
-use super::parts::{Need, parts};
+use super::parts::{Need, parts, queue};
 use crate::diag::shown;
 use crate::formats::engines::MAX_WARNING;
 use crate::model::{Job, SlurmOptions};
@@ -81,8 +81,9 @@ pub(super) struct Rendered<'a> {
 }
 
 /// A part of the allocation.
-struct Part {
+struct Part<'a> {
     need: Need,
+    queue: Option<&'a str>,
     tasks: u32,
     /// In a heterogeneous job.
     group: Option<usize>,
@@ -135,13 +136,14 @@ impl Rendered<'_> {
         )
     }
 
-    fn parts(&self) -> Vec<Part> {
+    fn parts(&self) -> Vec<Part<'_>> {
         let parts = parts(self.job, self.options);
         let is_several = parts.len() > 1;
         let part = |(group, roles): (usize, Vec<u16>)| {
             let roles: Vec<_> = roles.iter().map(|role| &self.job.roles[usize::from(*role)]).collect();
             Part {
                 need: self.need(Need::of(&roles[0].work.resources)),
+                queue: queue(roles[0], self.options),
                 tasks: roles.iter().map(|role| role.replicas).sum(),
                 group: is_several.then_some(group),
             }
@@ -161,17 +163,14 @@ impl Rendered<'_> {
         }
     }
 
-    fn directives(&self, part: &Part, text: &mut String) {
+    fn directives(&self, part: &Part<'_>, text: &mut String) {
         let mut lines = vec![("job-name", Some(self.name.to_owned())), ("ntasks", Some(part.tasks.to_string()))];
         lines.extend(resources(&part.need).into_iter().map(|(name, value)| (name, Some(value))));
         lines.push(("open-mode", Some("append".to_owned())));
         lines.push(("signal", Some(format!("B:USR1@{}", self.warning()))));
         lines.push((if self.options.requeue { "requeue" } else { "no-requeue" }, None));
         let native = effective(self.options);
-        let queue = self.job.roles.iter().find_map(|role| role.work.queue.clone());
-        if let Some(queue) = queue.filter(|_| !native.iter().any(|(name, _)| *name == "partition")) {
-            lines.push(("partition", Some(queue)));
-        }
+        lines.extend(part.queue.map(|queue| ("partition", Some(shown(queue).into_owned()))));
         lines.extend(native.into_iter().map(|(name, value)| (name, value.map(str::to_owned))));
         for (name, value) in lines {
             let value = value.map(|value| format!("={}", directive(&value))).unwrap_or_default();
@@ -188,8 +187,8 @@ impl Rendered<'_> {
         self.options.warning.unwrap_or(usual).min(half).clamp(1, MAX_WARNING)
     }
 
-    fn starting(&self, parts: &[Part], text: &mut String) {
-        let suffix = |part: &Part| part.group.map(|group| format!("_HET_GROUP_{group}")).unwrap_or_default();
+    fn starting(&self, parts: &[Part<'_>], text: &mut String) {
+        let suffix = |part: &Part<'_>| part.group.map(|group| format!("_HET_GROUP_{group}")).unwrap_or_default();
         let tasks: Vec<String> = parts.iter().map(|part| format!("$SLURM_TASKS_PER_NODE{}", suffix(part))).collect();
         let own = if self.options.direct { "" } else { " --mpi=none --cpu-bind=none --distribution=block" };
         let sruns: Vec<String> = parts.iter().map(|part| self.srun(part, &suffix(part))).collect();
@@ -208,7 +207,7 @@ impl Rendered<'_> {
     }
 
     /// The words of a part for `srun`.
-    fn srun(&self, part: &Part, suffix: &str) -> String {
+    fn srun(&self, part: &Part<'_>, suffix: &str) -> String {
         let mut words: Vec<String> = part.group.map(|group| format!("--het-group={group}")).into_iter().collect();
         words.push("\"${flags[@]}\"".to_owned());
         let agent = "\"$umiak\" agent \"$unit\"";
@@ -231,8 +230,8 @@ impl Rendered<'_> {
 }
 
 /// Copies umiak to the nodes, if the first one does not have it.
-fn copying(parts: &[Part], text: &mut String) {
-    let job = |part: &Part| match part.group {
+fn copying(parts: &[Part<'_>], text: &mut String) {
+    let job = |part: &Part<'_>| match part.group {
         Some(group) => format!(" \"$SLURM_JOB_ID_HET_GROUP_{group}\""),
         None => " \"$SLURM_JOB_ID\"".to_owned(),
     };

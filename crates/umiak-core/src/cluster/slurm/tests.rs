@@ -45,7 +45,9 @@ fn one_role() {
 #[test]
 fn equal_resources_share_a_part() {
     let mut job = job(vec![role("server", 2, Some(3), Some(1000), 0), role("trainer", 4, Some(3), Some(1000), 0)]);
-    job.roles[1].work.queue = Some("gpu queue".to_owned());
+    for role in &mut job.roles {
+        role.work.queue = Some("gpu queue".to_owned());
+    }
     let options = native(&[("qos", Some("high")), ("exclusive", None)]);
     assert_eq!(seating(&job, &options), Seating::Nodes { parts: vec![vec![0, 1]] });
     insta::assert_snapshot!(text(&job, &options));
@@ -64,6 +66,29 @@ fn other_resources_are_another_part() {
     assert_eq!(super::parts(&job, &direct), [vec![0], vec![1], vec![2]]);
     insta::assert_snapshot!("parts", text(&job, &options));
     insta::assert_snapshot!("direct", text(&job, &direct));
+}
+
+#[test]
+fn each_part_is_in_the_partition_of_its_roles() {
+    let mut job = job(vec![
+        role("server", 2, Some(3), None, 0),
+        role("trainer", 4, Some(3), None, 0),
+        role("logger", 1, Some(3), None, 0),
+    ]);
+    job.roles[0].work.queue = Some("cpu".to_owned());
+    job.roles[1].work.queue = Some("gpu\n#SBATCH --uid=0".to_owned());
+    let options = SlurmOptions::default();
+    assert_eq!(seating(&job, &options), Seating::Nodes { parts: vec![vec![0], vec![1], vec![2]] });
+    let text = text(&job, &options);
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("partition") || line.contains("hetjob")).collect();
+    insta::assert_snapshot!(lines.join("\n"), @r#"
+    #SBATCH --partition=cpu
+    #SBATCH hetjob
+    #SBATCH --partition="gpu␊#SBATCH --uid=0"
+    #SBATCH hetjob
+    "#);
+    assert!(!text.contains("\n#SBATCH --uid=0"), "{text}");
+    assert_eq!(seating(&job, &native(&[("partition", Some("all"))])), Seating::Nodes { parts: vec![vec![0, 1, 2]] });
 }
 
 #[test]

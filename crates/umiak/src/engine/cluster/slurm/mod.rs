@@ -5,12 +5,12 @@
 mod tests;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tracing::debug;
 use umiak_core::cluster::slurm::status::{self, Report};
 use umiak_core::cluster::slurm::{Script, render};
-use umiak_core::model::{SLURM_VARIABLES, SlurmOptions};
+use umiak_core::model::SLURM_VARIABLES;
 use umiak_core::plan::Plan;
 
 use super::command::{Answer, Client, NoAnswer};
@@ -54,13 +54,7 @@ impl Slurm {
         }
     }
 
-    fn sbatch(
-        &self,
-        unit: &UnitPlace,
-        script: &Script,
-        working: &Path,
-        options: &SlurmOptions,
-    ) -> Result<String, String> {
+    fn sbatch(&self, unit: &UnitPlace, script: &Script, plan: &Plan) -> Result<String, String> {
         let path = unit.directory.join(SCRIPT);
         if path.to_string_lossy().contains('\\') {
             let message = "Slurm cannot write a log to a path with a backslash";
@@ -68,8 +62,8 @@ impl Slurm {
         }
         std::fs::write(&path, &script.text)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
-        let mut client = self.client("sbatch").directory(working.to_owned());
-        for name in foreign(std::env::vars_os().map(|(name, _)| name), options) {
+        let mut client = self.client("sbatch").directory(plan.directory.clone());
+        for name in foreign(std::env::vars_os().map(|(name, _)| name), plan) {
             client = client.unset(&name);
         }
         for (name, value) in &unit.variables {
@@ -159,7 +153,7 @@ impl Scheduler for Slurm {
         let umiak = options.umiak.clone().map_or_else(std::env::current_exe, Ok);
         let umiak = umiak.map_err(|error| format!("the path of umiak is not known: {error}"))?;
         let script = render(plan, options, &umiak, &unit.directory);
-        self.sbatch(unit, &script, &plan.directory, options)
+        self.sbatch(unit, &script, plan)
     }
 
     fn find(&mut self, unit: &UnitPlace) -> Result<Option<String>, String> {
@@ -242,8 +236,10 @@ fn said(answer: Result<Answer, NoAnswer>) -> String {
 }
 
 /// The variables of an enclosing allocation, and of options that the script sets.
-fn foreign(names: impl Iterator<Item = OsString>, options: &SlurmOptions) -> Vec<OsString> {
-    let is_given = |option: &str| options.native.iter().any(|(name, _)| name == option);
+fn foreign(names: impl Iterator<Item = OsString>, plan: &Plan) -> Vec<OsString> {
+    let has_queue = plan.job.roles.iter().any(|role| role.work.queue.is_some());
+    let native = &plan.cluster.slurm.native;
+    let is_given = |option: &str| native.iter().any(|(name, _)| name == option) || option == "partition" && has_queue;
     let is_default = |name: &str| DEFAULTS.iter().any(|(variable, option)| *variable == name && !is_given(option));
     let is_foreign = |name: &OsString| {
         name.to_str().is_some_and(|name| {

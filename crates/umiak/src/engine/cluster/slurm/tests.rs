@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use umiak_core::cluster::slurm::render::LOG_FILE;
 use umiak_core::mask::Known;
-use umiak_core::model::{ClusterOptions, Host, Job, JobId, Policy, Role, RoleName, Workload};
+use umiak_core::model::{ClusterOptions, Host, Job, JobId, Policy, Role, RoleName, SlurmOptions, Workload};
 use umiak_core::plan::Wishes;
 use umiak_core::plan::document::{Chosen, Granted, RunPlace, SUBMISSION_VERSION, Submission, place};
 use umiak_testkit::components::{Component, is_present};
@@ -269,6 +269,13 @@ fn a_lost_node_and_a_lost_controller() {
 fn variables_of_an_enclosing_allocation_do_not_count() {
     let names =
         ["SLURM_CONF", "SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SRUN_DEBUG", "HOME"];
-    let foreign = foreign(names.iter().map(OsString::from), &native(&[("partition", Some("gpu"))]));
-    assert_eq!(foreign, ["SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_PARTITION", "SRUN_DEBUG"]);
+    let foreign = |queue: Option<&str>, options: SlurmOptions| {
+        let mut trainer = role("trainer", 1, 0);
+        trainer.work.queue = queue.map(str::to_owned);
+        super::foreign(names.iter().map(OsString::from), &plan(vec![trainer], options, Path::new("/")))
+    };
+    let expected = ["SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_PARTITION", "SRUN_DEBUG"];
+    assert_eq!(foreign(None, native(&[("partition", Some("gpu"))])), expected);
+    assert_eq!(foreign(Some("gpu"), native(&[])), expected, "the queue of a role");
+    assert_eq!(foreign(None, native(&[])), ["SLURM_JOB_ID", "SLURM_NTASKS", "SRUN_DEBUG"]);
 }
