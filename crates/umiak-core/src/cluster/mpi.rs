@@ -219,9 +219,7 @@ impl Rendered {
     /// The command line for readers, and for `bash`.
     pub fn script(&self, unset: &[String]) -> String {
         let mut text =
-            "#!/usr/bin/env bash\n# Starts the agents of this unit. They do what their supervisor orders, and \
-                        nothing without one.\n"
-                .to_owned();
+            "#!/usr/bin/env bash\n# Starts the agents of this unit. They run the replicas of this unit.\n".to_owned();
         if !unset.is_empty() {
             let _ = writeln!(text, "unset {}", unset.join(" "));
         }

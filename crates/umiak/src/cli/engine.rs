@@ -46,7 +46,7 @@ pub(super) struct Engines {
     /// MPI: pass a word on to `mpirun`
     #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
     mpi_arg: Vec<String>,
-    /// Slurm and MPI: path of umiak on the nodes; when omitted, that of this one
+    /// Slurm and MPI: path of umiak on the nodes; when omitted, the path of this program
     #[arg(long, value_name = "PATH", value_parser = agent)]
     agent: Option<PathBuf>,
 }

@@ -370,7 +370,7 @@ fn why(finding: &Finding, status: &Status) -> String {
         Exit::Unmet { .. } => "the role that it starts after did not reach the required state".to_owned(),
         Exit::NodeLost { .. } => "its node was lost".to_owned(),
         Exit::Evicted { .. } | Exit::Preempted { .. } => "the platform evicted or preempted it".to_owned(),
-        Exit::TimeLimit { .. } => "the time that its scheduler had given to the job was over".to_owned(),
+        Exit::TimeLimit { .. } => "the scheduler's time limit was reached".to_owned(),
         Exit::NoRoom { .. } => "the platform had no room for all replicas".to_owned(),
         // Of several nodes, only the coordinator's journal is read: the loss is recorded on the other node.
         Exit::Lost if !status.nodes.is_empty() => "the guardian on its node was killed from outside".to_owned(),

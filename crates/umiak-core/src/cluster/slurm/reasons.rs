@@ -2,8 +2,8 @@
 
 /// Reasons that end by themselves, or when the site or the user does something.
 const WAITS: &[(&str, &str)] = &[
-    ("None", "Slurm has not looked at it yet"),
-    ("Priority", "jobs with a higher priority are before it"),
+    ("None", "not scheduled yet"),
+    ("Priority", "waits behind jobs with a higher priority"),
     ("Resources", "the nodes that it needs are in use"),
     ("Dependency", "it waits for the job of its dependency"),
     ("BeginTime", "its start time has not come, or Slurm waits before it starts the job again"),
@@ -23,8 +23,8 @@ const WAITS: &[(&str, &str)] = &[
     ("QOSJobLimit", "its QOS has as many jobs as allowed"),
     ("AssociationJobLimit", "its account has as many jobs as allowed"),
     ("AssociationResourceLimit", "its account has reached a limit"),
-    ("AssociationTimeLimit", "its account has used its time"),
-    ("MaxRequeueExceeded", "it was started again too often and is held"),
+    ("AssociationTimeLimit", "the account's time limit is used up"),
+    ("MaxRequeueExceeded", "held: restart limit reached"),
     ("FrontEndDown", "no front-end node is up"),
     ("BurstBufferResources", "the burst buffer has no space for it"),
     ("BurstBufferStageIn", "its files are being copied to the burst buffer"),
@@ -65,25 +65,24 @@ pub fn explain(reason: &str) -> Wait {
         table.iter().find(|(known, _)| *known == word).map(|(_, words)| *words)
     };
     let hopeless = find(HOPELESS);
-    let words = hopeless.or_else(|| find(WAITS)).map_or_else(|| limits(word), str::to_owned);
+    let words = hopeless.or_else(|| find(WAITS)).map(str::to_owned).or_else(|| limits(word));
     let details = details.trim().trim_start_matches("Reserved for maintenance").trim();
-    let shown = if word == "None" {
-        words
-    } else if details.is_empty() {
-        format!("{words} ({word})")
-    } else {
-        format!("{words} ({word}, {details})")
+    let given = if details.is_empty() { word.to_owned() } else { format!("{word}, {details}") };
+    let shown = match words {
+        Some(words) if word == "None" => words,
+        Some(words) => format!("{words} ({given})"),
+        None => given,
     };
     Wait { words: shown, is_hopeless: hopeless.is_some() }
 }
 
 /// The limits of accounts and QOS have names from three lists of words: `AssocGrpCpuLimit`, `QOSMaxJobsPerUserLimit`.
-fn limits(word: &str) -> String {
+fn limits(word: &str) -> Option<String> {
     let owner = match word {
         _ if word.starts_with("Assoc") => "its account or user",
         _ if word.starts_with("QOS") => "its QOS",
         _ if word.starts_with("MaxSubmit") || word.starts_with("Max") => "its partition",
-        _ => return "Slurm has its own reason".to_owned(),
+        _ => return None,
     };
     let group = if word.contains("Grp") { " together" } else { "" };
     let what = [
@@ -99,7 +98,7 @@ fn limits(word: &str) -> String {
         ("Billing", "billing"),
     ];
     let what = what.iter().find(|(mark, _)| word.contains(mark)).map_or("resources", |(_, what)| what);
-    format!("{owner} has reached a limit of {what}{group}")
+    Some(format!("{owner} has reached a limit of {what}{group}"))
 }
 
 #[cfg(test)]

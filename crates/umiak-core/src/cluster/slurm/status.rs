@@ -192,7 +192,7 @@ fn look_at(report: &Report) -> Look {
         "RUNNING" | "COMPLETING" | "STAGE_OUT" | "SIGNALING" | "RESIZING" | "UPDATE_DB" => Look::Running,
         "COMPLETED" => Look::Over(Over::Done),
         "CANCELLED" => Look::Over(Over::Cancelled { by: report.cancelled_by.clone() }),
-        "PREEMPTED" => Look::Over(Over::Preempted { reason: "a job with a higher priority took its nodes".to_owned() }),
+        "PREEMPTED" => Look::Over(Over::Preempted { reason: "preempted by a job with a higher priority".to_owned() }),
         "TIMEOUT" => Look::Over(Over::TimeLimit { reason: "it reached its time limit".to_owned() }),
         "DEADLINE" => Look::Over(Over::TimeLimit { reason: "it reached its deadline".to_owned() }),
         "NODE_FAIL" => Look::Over(Over::NodeLost { node: nodes.clone() }),
