@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -11,23 +11,38 @@ use crate::fork::pidfd_open;
 use crate::wait::readable;
 
 /// Longest accepted output.
-const MOST: usize = 1 << 20;
+const MOST: usize = 64 << 20;
 /// How long a killed helper may take to exit before it is left unreaped.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Returns what `command` writes to stdout. It is killed after `limit`, when `stop` is readable, and when this thread
+/// What a helper wrote, and how it ended.
+#[derive(Debug)]
+pub struct Finished {
+    pub status: ExitStatus,
+    pub out: Vec<u8>,
+    pub error: Vec<u8>,
+}
+
+/// Runs `command` to its end. It is killed with its group after `limit`, when `stop` is readable, and when this thread
 /// ends.
-pub fn output(mut command: Command, limit: Duration, stop: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+pub fn finish(mut command: Command, limit: Duration, stop: Option<BorrowedFd<'_>>) -> io::Result<Finished> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = bound(&mut command).spawn()?;
     let answer = read(&mut child, Instant::now() + limit, stop);
-    let _ = child.kill();
-    let status = reap(&mut child);
-    let answer = answer?;
-    match status {
-        Some(status) if !status.success() && answer.is_empty() => Err(io::Error::other(status.to_string())),
-        _ => Ok(answer),
+    if answer.is_err() {
+        kill_group(&child);
     }
+    // One that hangs in a driver survives even SIGKILL, and must not block us.
+    let status = reap(&mut child);
+    let (out, error) = answer?;
+    let status = status?.ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))?;
+    Ok(Finished { status, out, error })
+}
+
+/// Returns what `command` writes to stdout, as [`finish`] does. An error if it fails without output.
+pub fn output(command: Command, limit: Duration, stop: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let Finished { status, out, .. } = finish(command, limit, Some(stop))?;
+    if status.success() || !out.is_empty() { Ok(out) } else { Err(io::Error::other(status.to_string())) }
 }
 
 /// Runs a command whose output goes to a file. It is killed with its group when `stop` is readable, and when this thread
@@ -38,12 +53,17 @@ pub fn logged(mut command: Command, log: &File, stop: BorrowedFd<'_>) -> io::Res
     let ended = pidfd_open(child.id() as libc::pid_t)?;
     let ready = readable(&[ended.as_fd(), stop], None)?;
     if !ready[0] {
-        // SAFETY: kill has no memory effects; the group is that of our own child, which is not reaped yet.
-        unsafe {
-            libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL);
-        }
+        kill_group(&child);
     }
     child.wait()
+}
+
+/// Kills a child that is not reaped yet, and its group.
+fn kill_group(child: &Child) {
+    // SAFETY: kill has no memory effects; the group is that of our own child.
+    unsafe {
+        libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL);
+    }
 }
 
 /// Puts a command into a process group of its own, so that Ctrl-C on our terminal does not reach it, and makes it end with
@@ -87,50 +107,57 @@ pub fn silence_stdout() {
     }
 }
 
-fn read(child: &mut Child, deadline: Instant, stop: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
-    let Some(mut stdout) = child.stdout.take() else { return Ok(Vec::new()) };
-    let mut answer = Vec::new();
-    let mut buffer = vec![0; 16 << 10];
-    while answer.len() < MOST {
+/// Reads what a child writes until it ends. What it started may keep the pipes open longer, and is not waited for.
+fn read(child: &mut Child, deadline: Instant, stop: Option<BorrowedFd<'_>>) -> io::Result<(Vec<u8>, Vec<u8>)> {
+    let ended = pidfd_open(child.id() as libc::pid_t)?;
+    let (out, error) = (child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from));
+    let mut pipes = [out.map(File::from), error.map(File::from)];
+    let mut texts = [Vec::new(), Vec::new()];
+    let mut is_over = false;
+    loop {
+        let open: Vec<usize> = (0..pipes.len()).filter(|pipe| pipes[*pipe].is_some()).collect();
+        let mut fds: Vec<BorrowedFd<'_>> =
+            open.iter().filter_map(|pipe| Some(pipes[*pipe].as_ref()?.as_fd())).collect();
+        fds.push(ended.as_fd());
+        fds.extend(stop);
         let left = deadline.saturating_duration_since(Instant::now());
-        let ready = readable(&[stdout.as_fd(), stop], Some(left))?;
-        if ready[1] {
+        let ready = readable(&fds, Some(if is_over { Duration::ZERO } else { left }))?;
+        if ready.get(open.len() + 1).is_some_and(|is_asked| *is_asked) {
             return Err(io::Error::from(io::ErrorKind::Interrupted));
         }
-        if !ready[0] {
-            if left.is_zero() {
-                return Err(io::Error::from(io::ErrorKind::TimedOut));
+        let full: Vec<usize> = open.iter().zip(&ready).filter(|(_, ready)| **ready).map(|(pipe, _)| *pipe).collect();
+        for pipe in &full {
+            let mut buffer = [0; 16 << 10];
+            match pipes[*pipe].as_mut().map_or(Ok(0), |pipe| pipe.read(&mut buffer))? {
+                0 => pipes[*pipe] = None,
+                count => texts[*pipe].extend_from_slice(&buffer[..count]),
             }
-            continue;
+            if texts[*pipe].len() > MOST {
+                return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+            }
         }
-        match stdout.read(&mut buffer)? {
-            0 => break,
-            count => answer.extend_from_slice(&buffer[..count]),
+        if is_over && full.is_empty() {
+            let [out, error] = texts;
+            return Ok((out, error));
+        }
+        is_over |= ready[open.len()];
+        if !is_over && left.is_zero() {
+            return Err(io::Error::from(io::ErrorKind::TimedOut));
         }
     }
-    // It has closed its output; wait a moment for its status.
-    let end = deadline.min(Instant::now() + PATIENCE);
-    while child.try_wait()?.is_none() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(answer)
 }
 
-/// Waits briefly: a process that hangs in a driver survives even SIGKILL, and must not block us.
-fn reap(child: &mut Child) -> Option<std::process::ExitStatus> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
-            Ok(None) | Err(_) => return None,
-        }
-    }
+/// Waits briefly for the end of a child.
+fn reap(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    let ended = pidfd_open(child.id() as libc::pid_t)?;
+    readable(&[ended.as_fd()], Some(PATIENCE))?;
+    child.try_wait()
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::fd::FromRawFd as _;
+    use std::os::unix::process::ExitStatusExt as _;
 
     use super::*;
     use crate::wait::Waker;
@@ -169,6 +196,20 @@ mod tests {
         assert_eq!(run("exec sleep 60", 50).unwrap_err().kind(), io::ErrorKind::TimedOut);
         let absent = output(Command::new("/nonexistent"), Duration::from_secs(5), stop.as_fd());
         assert_eq!(absent.unwrap_err().kind(), io::ErrorKind::NotFound);
+        let ended = |line| finish(shell(line), Duration::from_secs(5), None).unwrap();
+        let failed = ended("echo out; echo error >&2; exit 3");
+        assert_eq!((failed.status.code(), &*failed.out, &*failed.error), (Some(3), &b"out\n"[..], &b"error\n"[..]));
+        assert_eq!(ended("kill -9 $$").status.signal(), Some(libc::SIGKILL));
+        assert_eq!(ended("head -c 300000 /dev/zero").out.len(), 300_000);
+        let left_behind = ended("sleep 60 & echo $!");
+        let pid = String::from_utf8(left_behind.out).unwrap().trim().parse().unwrap();
+        // SAFETY: kill has no memory effects; it is what the line above started.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0, "its pipes are not waited for");
+        // What a helper has started is killed with it.
+        let begun = Instant::now();
+        let late = finish(shell("sleep 60; true"), Duration::from_millis(50), None);
+        assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() < Duration::from_secs(5));
         stop.wake();
         assert_eq!(run("exec sleep 60", 60_000).unwrap_err().kind(), io::ErrorKind::Interrupted);
     }
