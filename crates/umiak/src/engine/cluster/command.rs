@@ -1,16 +1,18 @@
-//! Client programs of schedulers: run to their end, within a time limit.
+//! Client programs of schedulers: run to their end, within a time limit. Ctrl-C of the terminal does not reach them, and
+//! they do not outlive umiak.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-/// A client that does not answer in this time is killed.
+use umiak_sys::helper;
+
+/// A client that does not answer in this time is killed, unless it is given more.
 const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(2);
 
-/// How a client ended.
+/// What a client said before it ended by itself.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) is_success: bool,
@@ -24,10 +26,19 @@ pub(super) struct Answer {
 pub(super) enum NoAnswer {
     #[error("`{0}` is not installed here")]
     Missing(String),
-    #[error("`{0}` did not answer within {limit} s", limit = PATIENCE.as_secs())]
-    Late(String),
+    #[error("`{program}` did not answer within {limit} s", limit = .limit.as_secs())]
+    Late { program: String, limit: Duration },
+    #[error("`{program}` was killed by signal {signal}")]
+    Killed { program: String, signal: i32 },
     #[error("`{program}` could not be run: {reason}")]
     Refused { program: String, reason: std::io::Error },
+}
+
+impl NoAnswer {
+    /// True if the client has run: what it asked for may have been done.
+    pub(super) fn has_begun(&self) -> bool {
+        matches!(self, Self::Late { .. } | Self::Killed { .. })
+    }
 }
 
 /// A client program, its arguments and environment.
@@ -35,13 +46,12 @@ pub(super) enum NoAnswer {
 pub(super) struct Client {
     program: String,
     command: Command,
+    limit: Duration,
 }
 
 impl Client {
     pub(super) fn new(program: &str) -> Self {
-        let mut command = Command::new(program);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self { program: program.to_owned(), command }
+        Self { program: program.to_owned(), command: Command::new(program), limit: PATIENCE }
     }
 
     pub(super) fn args(mut self, words: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
@@ -64,46 +74,24 @@ impl Client {
         self
     }
 
+    pub(super) fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
     /// Runs it to its end.
-    pub(super) fn ask(mut self) -> Result<Answer, NoAnswer> {
-        let program = self.program;
-        let mut child = self.command.spawn().map_err(|reason| match reason.kind() {
+    pub(super) fn ask(self) -> Result<Answer, NoAnswer> {
+        let Self { program, command, limit } = self;
+        let finished = helper::finish(command, limit, None).map_err(|reason| match reason.kind() {
             std::io::ErrorKind::NotFound => NoAnswer::Missing(program.clone()),
+            std::io::ErrorKind::TimedOut => NoAnswer::Late { program: program.clone(), limit },
             _ => NoAnswer::Refused { program: program.clone(), reason },
         })?;
-        let (out, error) = (reader(child.stdout.take()), reader(child.stderr.take()));
-        let Some(is_success) = wait(&mut child) else {
-            let _ = child.kill();
-            let _ = child.wait();
-            // A grandchild may hold the pipes: their threads are left to it.
-            return Err(NoAnswer::Late(program));
-        };
-        let text = |thread: std::thread::JoinHandle<String>| thread.join().unwrap_or_default();
-        let error = text(error).trim().replace(&format!("{program}: "), "");
-        Ok(Answer { is_success, out: text(out), error })
+        if let Some(signal) = finished.status.signal() {
+            return Err(NoAnswer::Killed { program, signal });
+        }
+        let error = String::from_utf8_lossy(&finished.error).trim().replace(&format!("{program}: "), "");
+        let out = String::from_utf8_lossy(&finished.out).into_owned();
+        Ok(Answer { is_success: finished.status.success(), out, error })
     }
-}
-
-/// Whether it succeeded. `None` if it still runs after the time limit.
-fn wait(child: &mut Child) -> Option<bool> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Ok(Some(status)) = child.try_wait() {
-            return Some(status.success());
-        }
-        if Instant::now() >= deadline {
-            return None;
-        }
-        std::thread::sleep(PAUSE);
-    }
-}
-
-fn reader(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
-            let _ = pipe.read_to_end(&mut bytes);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
 }

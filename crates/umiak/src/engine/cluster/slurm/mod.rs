@@ -5,15 +5,16 @@
 mod tests;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use tracing::debug;
+use tracing::{debug, info};
 use umiak_core::cluster::slurm::status::{self, Report};
 use umiak_core::cluster::slurm::{Script, render};
 use umiak_core::model::SLURM_VARIABLES;
 use umiak_core::plan::Plan;
 
 use super::command::{Answer, Client, NoAnswer};
+use super::files::UNIT;
 use super::scheduler::{Look, Over, Scheduler, UnitPlace};
 
 /// The script, in the directory of the unit.
@@ -32,29 +33,68 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("SBATCH_TIMELIMIT", "time"),
 ];
 
+/// How long `sbatch` may take: a busy controller answers late, and `sbatch` itself tries again.
+const SUBMISSION: Duration = Duration::from_secs(60);
+/// How long a job is looked for that `sbatch` may have submitted, and the pauses between two looks.
+const SEARCH: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(500);
+/// What `sbatch` prints if the controller may have accepted the job all the same.
+const UNCLEAR: &[&str] =
+    &["timed out", "Zero Bytes", "send failure", "receive failure", "shutdown failure", "Unexpected message"];
+
 /// The Slurm cluster that its clients find.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Slurm {
-    /// `SLURM_CONF`, if it is not that of the environment.
-    conf: Option<PathBuf>,
+    /// Variables of the clients that differ from our own.
+    variables: Vec<(&'static str, OsString)>,
     /// False once `squeue --json` has printed something else than the job that was asked for.
     is_without_json: bool,
+    search: Duration,
+}
+
+/// What came of a submission.
+#[derive(Debug, PartialEq, Eq)]
+enum Submitted {
+    /// The number of the job.
+    Accepted(String),
+    Refused(String),
+    /// There may be a job.
+    Unclear(String),
+}
+
+impl Submitted {
+    fn of(answer: Result<Answer, NoAnswer>) -> Self {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) if error.has_begun() => return Self::Unclear(error.to_string()),
+            Err(error) => return Self::Refused(error.to_string()),
+        };
+        if !answer.is_success {
+            let is_unclear = UNCLEAR.iter().any(|words| answer.error.contains(words));
+            let error = if answer.error.is_empty() { "sbatch failed".to_owned() } else { answer.error };
+            return if is_unclear { Self::Unclear(error) } else { Self::Refused(error) };
+        }
+        let job = answer.out.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number(number(job)) {
+            Self::Accepted(job.to_owned())
+        } else {
+            Self::Unclear(format!("sbatch printed no job number: {}", answer.out.trim()))
+        }
+    }
 }
 
 impl Slurm {
     pub(crate) fn new() -> Self {
-        Self::default()
+        Self { variables: Vec::new(), is_without_json: false, search: SEARCH }
     }
 
     fn client(&self, program: &str) -> Client {
-        let client = Client::new(program);
-        match &self.conf {
-            Some(conf) => client.set("SLURM_CONF", conf.as_os_str().to_owned()),
-            None => client,
-        }
+        let variables = self.variables.iter();
+        variables.fold(Client::new(program), |client, (name, value)| client.set(name, value.clone()))
     }
 
-    fn sbatch(&self, unit: &UnitPlace, script: &Script, plan: &Plan) -> Result<String, String> {
+    fn sbatch(&mut self, unit: &UnitPlace, script: &Script, plan: &Plan) -> Result<String, String> {
         let path = unit.directory.join(SCRIPT);
         if path.to_string_lossy().contains('\\') {
             let message = "Slurm cannot write a log to a path with a backslash";
@@ -70,20 +110,34 @@ impl Slurm {
             client = client.set(name, value.into());
         }
         let client = client.args(script.arguments.clone()).args([format!("--comment={}", comment(unit))]).args([path]);
-        let answer = client.ask().map_err(|error| error.to_string())?;
-        if !answer.is_success {
-            return Err(if answer.error.is_empty() { "sbatch failed".to_owned() } else { answer.error });
-        }
-        let job = answer.out.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default().to_owned();
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        if !is_number(number(&job)) {
-            return Err(format!("sbatch printed no job number: {}", answer.out.trim()));
-        }
+        let job = match Submitted::of(client.limit(SUBMISSION).ask()) {
+            Submitted::Accepted(job) => job,
+            Submitted::Refused(reason) => return Err(reason),
+            Submitted::Unclear(reason) => self.search(unit, reason)?,
+        };
         // Without the file the job is found by its comment.
         if let Err(error) = std::fs::write(unit.directory.join(JOB), format!("{job}\n")) {
             debug!(%error, "the number of the job could not be written");
         }
         Ok(job)
+    }
+
+    /// Looks for the job of a submission that was cut short. If there is none, one that appears later finds no unit to
+    /// run.
+    fn search(&mut self, unit: &UnitPlace, reason: String) -> Result<String, String> {
+        info!(reason, "the outcome of the submission is not known");
+        let begun = Instant::now();
+        while begun.elapsed() < self.search {
+            if let Ok(Some(job)) = self.find(unit) {
+                return Ok(job);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let _ = std::fs::remove_file(unit.directory.join(UNIT));
+        if let Ok(Some(job)) = self.find(unit) {
+            self.cancel(&job, true);
+        }
+        Err(reason)
     }
 
     /// The reports about a job. `Ok(None)`: Slurm does not know it.

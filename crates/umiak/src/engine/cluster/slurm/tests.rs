@@ -46,7 +46,7 @@ impl Room {
         std::fs::create_dir(&unit.directory).expect("our own directory");
         let umiak = unit.directory.join("agent");
         write_program(&umiak, &format!("{AGENT}{agent}\n"));
-        let slurm = Slurm { conf: Some(cluster.conf()), ..Slurm::default() };
+        let slurm = Slurm { variables: vec![("SLURM_CONF", cluster.conf().into())], ..Slurm::new() };
         Some(Self { cluster, slurm, _directory: directory, unit, umiak })
     }
 
@@ -261,8 +261,60 @@ fn a_lost_node_and_a_lost_controller() {
     room.cluster.wait("agents run", || room.agents().len() == 3);
     room.cluster.kill_node(1);
     assert_eq!(room.end(&job), Over::NodeLost { node: "n2".to_owned() });
-    room.slurm.conf = Some(room.unit.directory.join("nowhere"));
+    room.slurm.variables = vec![("SLURM_CONF", room.unit.directory.join("nowhere").into())];
     assert!(matches!(room.slurm.look(&job), Look::Unknown { .. }));
+}
+
+/// `sbatch` is killed after the controller has answered, before, and never.
+#[test]
+fn a_submission_that_is_cut_short() {
+    let Some(mut room) = Room::new("unit", "sleep 1000") else { return };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let programs = room.unit.directory.join("programs");
+    std::fs::create_dir(&programs).expect("our own directory");
+    let mut all = vec![programs.clone()];
+    all.extend(std::env::split_paths(&path));
+    room.slurm.variables.push(("PATH", std::env::join_paths(all).expect("paths")));
+    let sbatch = |end: &str| {
+        let real = std::env::split_paths(&path).map(|it| it.join("sbatch")).find(|it| it.exists()).expect("Slurm");
+        write_program(&programs.join("sbatch"), &format!("#!/bin/bash\nreal={}\n{end}\n", real.display()));
+    };
+    let one = || vec![role("trainer", 1, 1)];
+    sbatch(r#""$real" "$@" >/dev/null; kill -9 $$"#);
+    let job = room.submit(one(), SlurmOptions::default()).expect("it is found");
+    assert_eq!(room.slurm.find(&room.unit).expect("an answer"), Some(job.clone()));
+    room.slurm.cancel(&job, true);
+    room.end(&job);
+    // Another unit has another comment.
+    room.unit.directory = room.unit.directory.join("next");
+    room.unit.name = "next".to_owned();
+    std::fs::create_dir(&room.unit.directory).expect("our own directory");
+    room.slurm.search = Duration::from_secs(1);
+    let unit = room.unit.directory.join(UNIT);
+    std::fs::write(&unit, "{}").expect("our own directory");
+    sbatch("kill -9 $$");
+    assert_eq!(room.submit(one(), SlurmOptions::default()), Err("`sbatch` was killed by signal 9".to_owned()));
+    assert!(!unit.exists(), "a job that appears now has nothing to run");
+    assert_eq!(room.slurm.find(&room.unit).expect("an answer"), None);
+}
+
+#[test]
+fn what_sbatch_says() {
+    let answer = |is_success, out: &str, error: &str| {
+        Submitted::of(Ok(Answer { is_success, out: out.to_owned(), error: error.to_owned() }))
+    };
+    assert_eq!(answer(true, "a notice\n12;far\n", ""), Submitted::Accepted("12;far".to_owned()));
+    assert_eq!(answer(false, "", "invalid account"), Submitted::Refused("invalid account".to_owned()));
+    let late = "Batch job submission failed: Socket timed out on send/recv operation";
+    assert_eq!(answer(false, "", late), Submitted::Unclear(late.to_owned()));
+    assert!(matches!(answer(true, "", ""), Submitted::Unclear(_)));
+    let none = |error| Submitted::of(Err(error));
+    assert!(matches!(none(NoAnswer::Missing("sbatch".to_owned())), Submitted::Refused(_)));
+    let (program, limit) = ("sbatch".to_owned(), SUBMISSION);
+    assert_eq!(
+        none(NoAnswer::Late { program, limit }),
+        Submitted::Unclear("`sbatch` did not answer within 60 s".to_owned())
+    );
 }
 
 #[test]
