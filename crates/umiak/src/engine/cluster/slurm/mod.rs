@@ -4,9 +4,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use sha2::{Digest as _, Sha256};
 use tracing::{debug, info};
 use umiak_core::cluster::slurm::status::{self, Report};
 use umiak_core::cluster::slurm::{Script, render};
@@ -265,9 +268,20 @@ impl Scheduler for Slurm {
     }
 }
 
-/// By which a job is found.
+/// By which a job is found: names for readers, and a part of the digest of the unit's path, which may have any bytes.
 fn comment(unit: &UnitPlace) -> String {
-    format!("umiak:{}", unit.name)
+    const DIGITS: usize = 16;
+    let plain = |name: &OsStr| {
+        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        name.to_string_lossy().replace(|letter| !is_plain(letter), "_")
+    };
+    let unit_name = plain(unit.directory.file_name().unwrap_or_default());
+    // `RUN/units/UNIT`
+    let run = plain(unit.directory.ancestors().nth(2).and_then(Path::file_name).unwrap_or_default());
+    let digest = Sha256::digest(unit.directory.as_os_str().as_bytes());
+    let digest: String = digest.iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
+    debug!(unit = unit.name, digest, "comment");
+    format!("umiak:{run}/{unit_name}:{digest}")
 }
 
 /// `12` of `12;cluster`.

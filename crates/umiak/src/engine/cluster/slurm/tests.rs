@@ -148,11 +148,11 @@ fn an_agent_on_each_node_has_all_that_was_given_there() {
     let expected = expected.map(|(who, node, cpus)| format!("{who} {node} cpus={cpus} tasks=2(x2),1 again= agent"));
     assert_eq!(room.agents(), expected);
     let shown = room.cluster.ask("squeue", &["-h", "-t", "all", "-j", &job, "-o", "%w|%k"]);
-    assert_eq!(shown, r#"a "b" \c $d #e|umiak:run-1 of 'li'"#);
+    assert_eq!(shown, format!(r#"a "b" \c $d #e|{}"#, comment(&room.unit)));
     assert_eq!(room.slurm.find(&room.unit).expect("an answer"), Some(job.clone()));
     std::fs::remove_file(room.unit.directory.join(JOB)).expect("written by the submission");
     assert_eq!(room.slurm.find(&room.unit).expect("an answer"), Some(job));
-    let other = UnitPlace { name: "another".to_owned(), ..room.unit.clone() };
+    let other = UnitPlace { directory: room.unit.directory.join("another"), ..room.unit.clone() };
     assert_eq!(room.slurm.find(&other).expect("an answer"), None);
 }
 
@@ -265,6 +265,19 @@ fn a_lost_node_and_a_lost_controller() {
     assert!(matches!(room.slurm.look(&job), Look::Unknown { .. }));
 }
 
+#[test]
+fn comments_of_odd_paths() {
+    let comment = |path: &[u8]| {
+        let directory = PathBuf::from(OsStr::from_bytes(path));
+        comment(&UnitPlace { name: String::new(), directory })
+    };
+    let plain = comment(b"/home/li/.umiak/runs/run-000007/units/0.1");
+    assert!(plain.starts_with("umiak:run-000007/0.1:") && plain.len() == "umiak:run-000007/0.1:".len() + 16, "{plain}");
+    let odd = [&b"/a|\nb/run \xff/units/0.1"[..], b"/a|\nb/run \xfe/units/0.1"].map(comment);
+    assert_ne!(odd[0], odd[1]);
+    assert!(odd.iter().all(|comment| comment.starts_with("umiak:run__/0.1:") && !comment.contains(char::is_control)));
+}
+
 /// `sbatch` is killed after the controller has answered, before, and never.
 #[test]
 fn a_submission_that_is_cut_short() {
@@ -287,7 +300,6 @@ fn a_submission_that_is_cut_short() {
     room.end(&job);
     // Another unit has another comment.
     room.unit.directory = room.unit.directory.join("next");
-    room.unit.name = "next".to_owned();
     std::fs::create_dir(&room.unit.directory).expect("our own directory");
     room.slurm.search = Duration::from_secs(1);
     let unit = room.unit.directory.join(UNIT);
