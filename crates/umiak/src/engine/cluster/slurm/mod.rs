@@ -93,8 +93,9 @@ impl Slurm {
     }
 
     fn client(&self, program: &str) -> Client {
-        let variables = self.variables.iter();
-        variables.fold(Client::new(program), |client, (name, value)| client.set(name, value.clone()))
+        let names = std::env::vars_os().map(|(name, _)| name).filter(is_of_answers);
+        let client = names.fold(Client::new(program), |client, name| client.unset(&name));
+        self.variables.iter().fold(client, |client, (name, value)| client.set(name, value.clone()))
     }
 
     fn sbatch(&mut self, unit: &UnitPlace, script: &Script, plan: &Plan) -> Result<String, String> {
@@ -292,6 +293,14 @@ fn number(job: &str) -> &str {
 /// The option that names the cluster of a job, if it is not the usual one.
 fn cluster(job: &str) -> Option<String> {
     job.split_once(';').map(|(_, cluster)| format!("--clusters={cluster}"))
+}
+
+/// True for a variable that filters or formats what clients print, or what they cancel.
+fn is_of_answers(name: &OsString) -> bool {
+    const FAMILIES: [&str; 5] = ["SQUEUE_", "SCANCEL_", "SACCT_", "SCONTROL_", "SINFO_"];
+    const OTHERS: [&str; 3] = ["SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN", "SLURM_DEBUG_FLAGS"];
+    let name = name.to_string_lossy();
+    FAMILIES.iter().any(|family| name.starts_with(family)) || OTHERS.contains(&&*name)
 }
 
 /// What a client said instead of an answer.

@@ -266,6 +266,13 @@ fn a_lost_node_and_a_lost_controller() {
 }
 
 #[test]
+fn variables_that_change_answers_do_not_count() {
+    let names = ["SQUEUE_STATES", "SCANCEL_USER", "SINFO_FORMAT", "SLURM_TIME_FORMAT", "SLURM_CONF", "SLURM_CLUSTERS"];
+    let counted: Vec<&str> = names.into_iter().filter(|name| !is_of_answers(&OsString::from(name))).collect();
+    assert_eq!(counted, ["SLURM_CONF", "SLURM_CLUSTERS"]);
+}
+
+#[test]
 fn comments_of_odd_paths() {
     let comment = |path: &[u8]| {
         let directory = PathBuf::from(OsStr::from_bytes(path));
