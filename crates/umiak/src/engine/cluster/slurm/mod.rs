@@ -7,6 +7,7 @@ mod tests;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest as _, Sha256};
@@ -45,13 +46,15 @@ const PAUSE: Duration = Duration::from_millis(500);
 const UNCLEAR: &[&str] =
     &["timed out", "Zero Bytes", "send failure", "receive failure", "shutdown failure", "Unexpected message"];
 
+/// True once `squeue --json` has printed something else than the job that was asked for, or has not answered. It depends
+/// on the version that is installed, and is the same for all units.
+static IS_WITHOUT_JSON: AtomicBool = AtomicBool::new(false);
+
 /// The Slurm cluster that its clients find.
 #[derive(Debug)]
 pub(crate) struct Slurm {
     /// Variables of the clients that differ from our own.
     variables: Vec<(&'static str, OsString)>,
-    /// False once `squeue --json` has printed something else than the job that was asked for.
-    is_without_json: bool,
     search: Duration,
 }
 
@@ -89,7 +92,7 @@ impl Submitted {
 
 impl Slurm {
     pub(crate) fn new() -> Self {
-        Self { variables: Vec::new(), is_without_json: false, search: SEARCH }
+        Self { variables: Vec::new(), search: SEARCH }
     }
 
     fn client(&self, program: &str) -> Client {
@@ -145,8 +148,8 @@ impl Slurm {
     }
 
     /// The reports about a job. `Ok(None)`: Slurm does not know it.
-    fn reports(&mut self, job: &str) -> Result<Option<Vec<Report>>, String> {
-        if !self.is_without_json
+    fn reports(&self, job: &str) -> Result<Option<Vec<Report>>, String> {
+        if !IS_WITHOUT_JSON.load(Ordering::Relaxed)
             && let Some(reports) = self.json(job)
         {
             return Ok(Some(reports));
@@ -176,14 +179,16 @@ impl Slurm {
     }
 
     /// By `squeue --json`, if the version has it, and only as long as it prints the job alone: 22.05 prints the whole queue.
-    fn json(&mut self, job: &str) -> Option<Vec<Report>> {
+    fn json(&self, job: &str) -> Option<Vec<Report>> {
         let jobs = format!("--jobs={}", number(job));
-        let answer = self.client("squeue").args(cluster(job)).args(["--json", "--states=all", &jobs]).ask().ok()?;
+        let answer = self.client("squeue").args(cluster(job)).args(["--json", "--states=all", &jobs]).ask();
+        let answer = answer.inspect_err(|_| IS_WITHOUT_JSON.store(true, Ordering::Relaxed)).ok()?;
         let reports = status::json(&answer.out);
-        self.is_without_json = match &reports {
+        let is_without = match &reports {
             Some(reports) => reports.iter().any(|report| report.id != number(job)),
             None => answer.is_success || answer.error.contains("--json"),
         };
+        IS_WITHOUT_JSON.fetch_or(is_without, Ordering::Relaxed);
         let own: Vec<Report> = reports?.into_iter().filter(|report| report.id == number(job)).collect();
         (!own.is_empty()).then_some(own)
     }

@@ -199,7 +199,7 @@ fn refusals_and_waits_in_words() {
     room.slurm.cancel(&job, true);
     assert_eq!(room.end(&job), Over::Cancelled { by: Some("`scancel`".to_owned()) });
     assert_eq!(room.slurm.look("999999"), Look::Over(Over::Forgotten));
-    assert!(room.slurm.is_without_json, "22.05 prints the whole queue");
+    assert!(IS_WITHOUT_JSON.load(Ordering::Relaxed), "22.05 prints the whole queue");
 }
 
 #[test]
