@@ -88,8 +88,12 @@ pub fn slurm_warning(text: &str) -> Result<u32, String> {
     Ok(u32::try_from(time.as_secs()).unwrap_or(u32::MAX))
 }
 
-/// `HOST`, `HOST:SLOTS`, `[IPv6]` or `[IPv6]:SLOTS`.
+/// `HOST` or `HOST:SLOTS`. Host files of launchers have no IPv6 addresses: their colons separate the slots.
 pub fn mpi_host(text: &str) -> Result<(String, u32), String> {
+    if text.starts_with('[') || text.parse::<std::net::Ipv6Addr>().is_ok() {
+        let why = "is an IPv6 address, which `mpirun` cannot read: use the name of the host";
+        return Err(format!("`{}` {why}", shortened(text).escape_debug()));
+    }
     let (host, slots) = host_and(text, "SLOTS")?;
     let slots = slots.map_or(Some(DEFAULT_SLOTS), |slots| slots.parse().ok());
     match slots.filter(|slots| (1..=MAX_SLOTS).contains(slots)) {
@@ -326,14 +330,13 @@ mod tests {
     fn hosts_of_mpi() {
         let is = |hosts: &[(&str, u32)]| Ok(hosts.iter().map(|(host, slots)| ((*host).to_owned(), *slots)).collect());
         assert_eq!(mpi_hosts("a:4, b"), is(&[("a", 4), ("b", 1)]));
-        assert_eq!(mpi_hosts("[fe80::1]:2,[::1],10.0.0.1:1"), is(&[("fe80::1", 2), ("::1", 1), ("10.0.0.1", 1)]));
+        assert_eq!(mpi_hosts("10.0.0.1:2,10.0.0.2"), is(&[("10.0.0.1", 2), ("10.0.0.2", 1)]));
         for (wrong, why) in [
             ("a:", "the slots of `a` must be a number from 1 to 65535"),
             ("a:0", "the slots of `a` must be a number from 1 to 65535"),
             ("a,,b", "`` is not HOST or HOST:SLOTS"),
-            ("fe80::1", "write an IPv6 address in brackets: `[fe80::1]`"),
-            ("[a]:1", "`a` is not an IPv6 address"),
-            ("[::1]4", "`[::1]4` is not HOST or HOST:SLOTS"),
+            ("fe80::1", "`fe80::1` is an IPv6 address, which `mpirun` cannot read: use the name of the host"),
+            ("[fe80::1]:2", "`[fe80::1]:2` is an IPv6 address, which `mpirun` cannot read: use the name of the host"),
             ("a b", "`a b` is not HOST or HOST:SLOTS"),
             ("-x", "`-x` is not HOST or HOST:SLOTS"),
         ] {
