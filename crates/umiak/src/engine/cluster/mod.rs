@@ -118,7 +118,7 @@ fn directory_of(run: &Path, name: &str) -> PathBuf {
 }
 
 fn place_of(directory: PathBuf) -> UnitPlace {
-    UnitPlace { name: directory.display().to_string(), directory, variables: Vec::new() }
+    UnitPlace { directory, variables: Vec::new() }
 }
 
 impl Cluster {

@@ -10,8 +10,6 @@ use umiak_core::plan::Plan;
 pub(crate) struct UnitPlace {
     /// The directory of the unit's files.
     pub(crate) directory: PathBuf,
-    /// A name that no other unit has.
-    pub(crate) name: String,
     /// Variables that its agents need.
     pub(crate) variables: Vec<(&'static str, String)>,
 }

@@ -20,7 +20,7 @@ use umiak_core::cluster::{Asked, Beat, Order, Place, Placement, StartOrder, Told
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::machine::job::AttemptId;
 use umiak_core::mask::Known;
-use umiak_core::model::{Exit, FIRST_ATTEMPT, Job, SpawnError, SpawnStage, StopHow};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, SpawnError, SpawnStage, StopHow, is_of_scheduler};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Attempt, Plan};
 use umiak_sys::net::Listeners;
@@ -172,20 +172,14 @@ impl Stage<'_> {
 /// What every attempt gets in addition to the agent's own environment, in which the scheduler's variables are those of this
 /// node.
 fn common(unit: &UnitFile, plan: &Plan) -> Common {
-    let is_theirs = |name: &str| place::SCHEDULERS.iter().any(|prefix| name.starts_with(prefix));
-    let given = unit.submission.environment.iter().filter(|(name, _)| !is_theirs(name));
+    let given = unit.submission.environment.iter().filter(|(name, _)| !is_of_scheduler(name));
     let given = given.map(|(name, value)| (name.clone(), value.clone()));
     Common {
         unset: [place::TASKS, post::ADDRESSES, post::KEY].map(str::to_owned).to_vec(),
         set: given.chain(plan.common.iter().cloned()).collect(),
         rotate: None,
-        grace: longest_grace(&plan.job),
+        grace: plan.job.longest_grace(),
     }
-}
-
-fn longest_grace(job: &Job) -> Duration {
-    let stop = job.policy.stop.grace;
-    job.roles.iter().filter_map(|role| role.grace).chain([stop]).max().unwrap_or(stop)
 }
 
 /// What an agent tells its supervisor, and what it knows of it.
@@ -312,7 +306,7 @@ impl Running<'_> {
             return Ok(0);
         }
         let (agents, again, begun) = (self.placement.places.len(), self.placement.again, Instant::now());
-        let limit = longest_grace(&self.plan.job) + Duration::from_secs(5);
+        let limit = self.plan.job.longest_grace() + Duration::from_secs(5);
         while !place::have_all_left(gathered, agents, again) && begun.elapsed() < limit {
             std::thread::sleep(EVERY);
         }
@@ -379,7 +373,7 @@ impl Running<'_> {
 
     fn ask(&mut self, asked: Asked) {
         let acts = self.agent.ask(asked);
-        self.kill_at.get_or_insert(Instant::now() + longest_grace(&self.plan.job));
+        self.kill_at.get_or_insert(Instant::now() + self.plan.job.longest_grace());
         self.act(acts);
     }
 

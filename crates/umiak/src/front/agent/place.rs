@@ -29,9 +29,6 @@ use crate::host::inventory::{self, Extras};
 
 /// The tasks on each node of the allocation, from the script of Slurm.
 pub(super) const TASKS: &str = "UMIAK_TASKS";
-/// Variables that schedulers set for the processes they start.
-pub(super) const SCHEDULERS: [&str; 8] = ["SLURM", "SBATCH_", "SRUN_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL"];
-
 /// Pauses between two looks for the others: at first, and at most.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
 

@@ -286,7 +286,7 @@ fn comment(unit: &UnitPlace) -> String {
     let run = plain(unit.directory.ancestors().nth(2).and_then(Path::file_name).unwrap_or_default());
     let digest = Sha256::digest(unit.directory.as_os_str().as_bytes());
     let digest: String = digest.iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
-    debug!(unit = unit.name, digest, "comment");
+    debug!(unit = %unit.directory.display(), digest, "comment");
     format!("umiak:{run}/{unit_name}:{digest}")
 }
 

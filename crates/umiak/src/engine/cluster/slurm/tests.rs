@@ -38,11 +38,7 @@ impl Room {
         }
         let cluster = Cluster::start(3);
         let directory = tempfile::Builder::new().prefix("umiak-unit-").tempdir().expect("a temporary directory");
-        let unit = UnitPlace {
-            directory: directory.path().join(name),
-            name: "run-1 of 'li'".to_owned(),
-            variables: Vec::new(),
-        };
+        let unit = UnitPlace { directory: directory.path().join(name), variables: Vec::new() };
         std::fs::create_dir(&unit.directory).expect("our own directory");
         let umiak = unit.directory.join("agent");
         write_program(&umiak, &format!("{AGENT}{agent}\n"));
@@ -276,7 +272,7 @@ fn variables_that_change_answers_do_not_count() {
 fn comments_of_odd_paths() {
     let comment = |path: &[u8]| {
         let directory = PathBuf::from(OsStr::from_bytes(path));
-        comment(&UnitPlace { name: String::new(), directory })
+        comment(&UnitPlace { directory, variables: Vec::new() })
     };
     let plain = comment(b"/home/li/.umiak/runs/run-000007/units/0.1");
     assert!(plain.starts_with("umiak:run-000007/0.1:") && plain.len() == "umiak:run-000007/0.1:".len() + 16, "{plain}");
