@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use umiak_core::cluster::mpi::{Call, HOSTS, LauncherKind, Rendered, render};
@@ -13,7 +13,7 @@ use umiak_core::formats::settings::Settings;
 use umiak_core::formats::{Given, parse};
 use umiak_core::model::{Job, MpiOptions};
 use umiak_testkit::components::Component::{self, Mpich, OpenMpi, OpenMpi5};
-use umiak_testkit::mpi::Installed;
+use umiak_testkit::mpi::{Hosts, Installed};
 use umiak_testkit::sandbox::{Running, Sandbox, binary};
 use umiak_testkit::suite::Suite;
 
@@ -111,9 +111,10 @@ fn job(roles: &[(&str, u32)]) -> Job {
 
 fn ranks(component: Component) {
     let stage = Stage::new(component, ODD);
+    let network = Hosts::start(&stage.sandbox);
     let options = MpiOptions {
         hosts: vec![("node-a".into(), 2), ("node-b".into(), 1), ("node-c".into(), 4)],
-        arguments: stage.installed.hosts_without_ssh(stage.sandbox.path()),
+        arguments: network.arguments(&stage.installed.launcher),
         ..MpiOptions::default()
     };
     let rendered = stage.render(&job(&[("server", 2), ("trainer", 3)]), &options);
@@ -196,31 +197,38 @@ fn multiplied(component: Component) {
     assert!(!sandbox.path().join("started").exists());
 }
 
-/// Open MPI does not always notice the end of ranks that end at once. A keeper ends it all the same.
+/// Open MPI 4.1 does not always notice the end of ranks that end at once: of 20 runs, 9 did not end. A keeper ends it all
+/// the same, and a job of umiak with such ranks ends by itself.
 fn hung() {
-    const PATIENCE: Duration = Duration::from_secs(5);
-    let installed = OpenMpi.launcher().expect("the suite has found it");
-    for _ in 0..12 {
-        let sandbox = Sandbox::new();
-        let root: &[&str] = if is_root() { &["--allow-run-as-root"] } else { &[] };
-        let mut words: Vec<OsString> = vec![installed.program.clone().into()];
-        words.extend(
-            root.iter().chain(&["--host", "localhost:64", "--bind-to", "none", "-n", "64"]).map(OsString::from),
-        );
-        words.push(Path::new("/bin/true").into());
-        let (mut running, stdin) = keep(&sandbox, 5, words);
-        let began = Instant::now();
-        while running.is_running() && began.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let is_hung = running.is_running();
-        drop(stdin);
-        let code = running.finish_unchecked().code();
-        expect_nothing(&sandbox);
-        if is_hung {
-            assert_ne!(code, 0);
-            return;
-        }
-        assert_eq!(code, 0);
+    const TRIES: u32 = 40;
+    let provoked = (0..TRIES).position(|_| hangs());
+    assert!(provoked.is_some(), "the hang was not provoked in {TRIES} tries, so nothing was shown");
+    let sandbox = Sandbox::new();
+    sandbox.write("job.yaml", "umiak: v1\nname: short\nroles: {w: {replicas: 64, command: [/bin/true]}}\n");
+    for _ in 0..3 {
+        sandbox.umiak(["run", "job.yaml", "--engine", "mpi"]).finish().expect_code(0);
     }
+}
+
+/// Runs 64 ranks that end at once. True if `mpirun` did not end by itself; then a keeper has ended it.
+fn hangs() -> bool {
+    // The usual run takes half a second.
+    const PATIENCE: Duration = Duration::from_secs(4);
+    let installed = OpenMpi.launcher().expect("the suite has found it");
+    let sandbox = Sandbox::new();
+    let root: &[&str] = if is_root() { &["--allow-run-as-root"] } else { &[] };
+    let mut words: Vec<OsString> = vec![installed.program.into()];
+    words.extend(root.iter().chain(&["--host", "localhost:64", "--bind-to", "none", "-n", "64"]).map(OsString::from));
+    words.push("/bin/true".into());
+    let (mut running, stdin) = keep(&sandbox, 2, words);
+    let began = Instant::now();
+    while running.is_running() && began.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let is_hung = running.is_running();
+    drop(stdin);
+    let code = running.finish_unchecked().code();
+    expect_nothing(&sandbox);
+    assert_eq!(code == 0, !is_hung, "code {code}");
+    is_hung
 }
