@@ -2,12 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use umiak_testkit::components::Component;
+use umiak_testkit::slurm::Slurm;
 use umiak_testkit::suite::Suite;
 
 use super::{Place, user};
 
 pub(crate) fn register(suite: &mut Suite) {
-    suite.test("pipelines::seed::the_example_as_printed", &[], as_printed);
+    suite.test("pipelines::seed::the_example_as_printed", &[], as_printed).test(
+        "pipelines::seed::its_train_step_on_slurm",
+        &[Component::Slurm],
+        on_slurm,
+    );
 }
 
 const EXAMPLE: &str =
@@ -74,4 +80,32 @@ fn as_printed() {
     for (replica, who) in [("pserver-0", "ps"), ("pserver-1", "ps"), ("worker-0", "worker"), ("worker-1", "worker")] {
         assert_eq!(place.log_of("train", replica), format!("{who} 15 {data} ./output/run-000001\n"));
     }
+}
+
+/// One key more, and its members are on the nodes of a cluster; the step before it is here. Each waits for the others, not
+/// for half a minute.
+fn on_slurm() {
+    let meet = "touch at.$TRAINING_ROLE.$PADDLE_TRAINER_ID; until [ -e at.PSERVER.0 -a -e at.PSERVER.1 -a -e at.TRAINER.0 -a -e at.TRAINER.1 ]; do sleep 0.05; done; echo on $SLURMD_NODENAME";
+    let document = EXAMPLE.replace("    deps: preprocess\n", "    deps: preprocess\n    engine: slurm\n");
+    let document = document.replace("sleep 30", meet);
+    assert_eq!((document.matches("engine: slurm").count(), document.matches(meet).count()), (1, 2), "{document}");
+    let place = Place::default();
+    let shell = "mkdir -p \"$1\"\necho ${SLURM_JOB_ID-here} >> \"$1/data\"\n";
+    place.file("distributed_job_example/shells/data.sh", shell);
+    let slurm = Slurm::start(2);
+    let run =
+        place.run(&document, &["--slurm", "nodes=2", "--slurm", "ntasks-per-node=2"]).env("SLURM_CONF", slurm.conf());
+    let outcome = run.finish();
+    outcome.expect_code(0).expect_err("engine local, slurm");
+    place.expect_ends("succeeded, preprocess succeeded, train succeeded");
+    let data = "./distributed_job_example/data/run-000001";
+    assert_eq!(place.sandbox.read(&format!("{data}/data")), "here\n");
+    let members =
+        [("pserver-0", "ps", 1), ("pserver-1", "ps", 1), ("worker-0", "worker", 2), ("worker-1", "worker", 2)];
+    for (replica, who, node) in members {
+        let log = place.log_of("train", replica);
+        assert_eq!(log, format!("on n{node}\n{who} 15 {data} ./output/run-000001\n"), "{replica}");
+    }
+    slurm.wait_until_idle();
+    place.sandbox.assert_nothing_left();
 }
