@@ -1,6 +1,5 @@
 //! What all schedulers do alike.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 
 use umiak_testkit::components::{Component, trials};
@@ -10,25 +9,34 @@ use super::{Engine, Site};
 use crate::frameworks::virtual_environment;
 
 pub(super) fn register(suite: &mut Suite) {
-    for engine in Engine::ALL {
-        let word = engine.word();
-        let mut test = |name: &str, more: &[Component], run: fn(&Site)| {
+    let mut test = |engines: &[Engine], name: &str, more: &[Component], run: fn(&Site)| {
+        for engine in engines.iter().copied() {
             let needs: Vec<Component> = [engine.needs()].iter().chain(more).copied().collect();
-            suite.test(&format!("{word}: {name}"), &needs, move || run(&Site::new(engine)));
-        };
-        test("trainers know each other", &[], trainers);
-        test("servers, then trainers", &[], servers);
-        test("the rank that fails is named, and the others stop", &[], failure);
-        test("restarts keep the allocation", &[], restart);
-        test("words and variables arrive unchanged", &[], unchanged);
-        test("64 replicas, again and again", &[], many);
-        test("very short replicas do not hang", &[], short);
-        test("processes that a replica left are stopped", &[], left);
-        test("a killed agent is a lost replica, not a hang", &[], killed_agent);
-        test("real torch trains", &[Component::Torch], torch);
-    }
-    suite
-        .test("mpi: a step has a launcher of its own", &[Component::OpenMpi], || own_launcher(&Site::new(Engine::Mpi)));
+            let title = engine.needs().name();
+            suite.test(&format!("{title}: {name}"), &needs, move || run(&Site::new(engine)));
+        }
+    };
+    let all = [Engine::USUAL, Engine::OTHERS].concat();
+    test(&all, "trainers know each other", &[], trainers);
+    test(&all, "the rank that fails is named, and the others stop", &[], failure);
+    test(&Engine::OTHERS, "very short replicas do not hang", &[], |site| short(site, 1));
+    let usual = Engine::USUAL;
+    test(&usual, "servers, then trainers", &[], servers);
+    test(&usual, "restarts keep the allocation", &[], restart);
+    test(&usual, "words and variables arrive unchanged", &[Component::Python], unchanged);
+    test(&usual, "64 replicas, again and again", &[], many);
+    test(&usual, "very short replicas do not hang", &[], |site| short(site, trials(50).div_ceil(10)));
+    test(&usual, "processes that a replica left are stopped", &[], left);
+    test(&usual, "a killed agent is a lost replica, not a hang", &[], killed_agent);
+    test(&usual, "real torch trains on two nodes", &[Component::Torch], torch);
+    test(&[Engine::Mpi], "a step has a launcher of its own", &[], own_launcher);
+}
+
+/// Fails unless replicas 0 and 1 of four said that they are on one node, and the others on another.
+fn expect_two_nodes(site: &Site, nodes: &[String]) {
+    let expected: &[&str] =
+        if site.engine == Engine::Slurm { &["n1", "n1", "n2", "n2"] } else { &["a", "a", "b", "b"] };
+    assert_eq!(nodes, expected);
 }
 
 const SHOW: &str = r#"umiak: v1
@@ -37,11 +45,11 @@ contracts: [torch, paddle]
 roles:
   trainer:
     replicas: 4
-    command: echo "$RANK/$WORLD_SIZE $PADDLE_TRAINER_ID/$PADDLE_TRAINERS_NUM $MASTER_ADDR:$MASTER_PORT $PADDLE_TRAINER_ENDPOINTS $PADDLE_CURRENT_ENDPOINT"
+    command: echo "$RANK/$WORLD_SIZE $PADDLE_TRAINER_ID/$PADDLE_TRAINERS_NUM $MASTER_ADDR:$MASTER_PORT $PADDLE_TRAINER_ENDPOINTS $PADDLE_CURRENT_ENDPOINT ${SLURMD_NODENAME-$TEST_MPI_HOST}"
 "#;
 
 fn trainers(site: &Site) {
-    let outcome = site.run(SHOW).finish();
+    let outcome = site.run_with(SHOW, &site.two_by_two()).finish();
     outcome.expect_code(0).expect_err("finished 4 replicas");
     let lines: Vec<String> = (0..4).map(|rank| site.log(&format!("trainer-{rank}"), 1)).collect();
     let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
@@ -51,6 +59,7 @@ fn trainers(site: &Site) {
         assert_eq!((endpoints.len(), endpoints[rank]), (4, words[4]), "its own endpoint is in the list at its rank");
     }
     assert!(words.iter().all(|other| other[2..4] == words[0][2..4]), "all have the same lists: {lines:?}");
+    expect_two_nodes(site, &words.iter().map(|words| words[5].to_owned()).collect::<Vec<_>>());
     site.assert_nothing_left();
 }
 
@@ -94,9 +103,7 @@ fn restart(site: &Site) {
     for attempt in 1..=3 {
         assert_eq!(site.log("trainer-1", attempt), format!("attempt {attempt}\n"));
     }
-    if site.engine == Engine::Slurm {
-        assert_eq!(site.sandbox.list("state/runs/run-000001/units"), ["0.1"], "one allocation for all attempts");
-    }
+    assert_eq!(site.sandbox.list("state/runs/run-000001/units"), ["0.1"], "one allocation for all attempts");
     site.assert_nothing_left();
 }
 
@@ -116,56 +123,91 @@ const HARD: [&str; 12] = [
     "-np",
 ];
 
+/// Every character that an argument of a program and a document can have.
+const CONTROLS: &str = "\u{1}\u{7}\u{8}\u{b}\u{c}\r\u{e}\u{1b}[31m\u{1f}\u{7f}\u{85}\u{2028}\u{feff}\u{10ffff}";
+/// For names of jobs: a `/` is refused.
+const HARD_NAME: &str = "it's a \"job\" $HOME `id` 100%j %t \\ 训练 é";
+/// For directories.
+const HARD_PATH: &str = "it's 100%j \"$HOME\" `id` * [a]\n启动 é %t";
+
 fn unchanged(site: &Site) {
-    let all: Vec<String> = HARD.iter().map(|word| (*word).to_owned()).chain(random_words()).collect();
-    let directory = "dir with ' quote $ and 训练";
+    let seed = fastrand::u64(..);
+    let random = random_words(seed);
+    let hard = HARD.iter().copied().chain([CONTROLS]).map(str::to_owned);
+    let all: Vec<String> = hard.chain(random).collect();
     let program = "import json, os, sys\njson.dump([sys.argv[1:], os.environ['HARD'], os.getcwd()], sys.stdout)";
-    let quoted = |text: &str| serde_json::to_string(text).expect("a string");
     let words: Vec<String> = all.iter().map(|word| quoted(word)).collect();
+    let directory = format!("{HARD_PATH} of the role");
     let document = format!(
-        "umiak: v1\nname: hard\nroles:\n  trainer:\n    replicas: 2\n    dir: {}\n    env: {{HARD: {}}}\n    command: [python3, -c, {}, {}]\n",
-        quoted(directory),
+        "umiak: v1\nname: {}\nroles:\n  trainer:\n    replicas: 2\n    dir: {}\n    env: {{HARD: {}}}\n    command: [python3, -c, {}, {}]\n",
+        quoted(HARD_NAME),
+        quoted(&directory),
         quoted(&all.concat()),
         quoted(program),
         words.join(", ")
     );
-    std::fs::create_dir(site.sandbox.path().join(directory)).expect("the sandbox can be written");
-    site.run(&document).finish().expect_code(0);
+    let working = site.sandbox.path().join(format!("{HARD_PATH} of the job"));
+    std::fs::create_dir_all(working.join(&directory)).expect("the sandbox can be written");
+    let home = site.sandbox.path().join(format!("{HARD_PATH} of umiak"));
+    let run = site.run(&document).current_dir(&working).env("UMIAK_HOME", &home);
+    std::fs::rename(site.sandbox.path().join("job.yaml"), working.join("job.yaml"))
+        .expect("the sandbox can be written");
+    let outcome = run.finish();
+    assert!(outcome.status.success(), "seed {seed}: {}", outcome.err());
     for replica in ["trainer-0", "trainer-1"] {
-        let seen: (Vec<String>, String, String) = serde_json::from_str(&site.log(replica, 1)).expect("JSON");
-        let there = site.sandbox.path().join(directory).display().to_string();
-        assert_eq!(seen, (all.clone(), all.concat(), there));
+        let log = home.join("runs/run-000001/tasks").join(replica).join("attempt-1/log");
+        let text = std::fs::read_to_string(&log).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let seen: (Vec<String>, String, String) =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("seed {seed}: {error}: {text}"));
+        assert_eq!(seen, (all.clone(), all.concat(), working.join(&directory).display().to_string()), "seed {seed}");
     }
+    assert!(!home.join("runs/run-000001/units/0.1/unit.json").exists(), "secrets are left");
     site.assert_nothing_left();
 }
 
-/// Words of random characters, without NUL.
-fn random_words() -> Vec<String> {
-    let character = || match fastrand::u32(0..4) {
-        0 => fastrand::char('\u{1}'..='\u{7f}'),
-        1 => *fastrand::choice(&['\'', '"', '$', '\\', '`', ' ', '\n', '\t', '%', '*']).expect("some"),
-        _ => fastrand::char(..),
+/// For YAML, which has some characters only with an escape.
+fn quoted(text: &str) -> String {
+    let is_plain = |letter: char| !letter.is_control() && !"\u{2028}\u{2029}\u{feff}\u{fffe}\u{ffff}".contains(letter);
+    let letter = |letter: char| match letter {
+        '"' | '\\' => format!("\\{letter}"),
+        _ if is_plain(letter) => letter.to_string(),
+        _ => format!("\\U{:08X}", u32::from(letter)),
     };
-    let is_possible = |character: &char| *character != '\0' && !character.is_control() || "\n\t".contains(*character);
-    let word = |_| (0..fastrand::usize(1..40)).map(|_| character()).filter(is_possible).collect();
-    (0..trials(50)).map(word).collect()
+    format!("\"{}\"", text.chars().map(letter).collect::<String>())
+}
+
+/// Words of random characters, without NUL.
+fn random_words(seed: u64) -> Vec<String> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut character = || match random.u32(0..4) {
+        0 => random.char('\u{1}'..='\u{7f}'),
+        1 => *random.choice(&['\'', '"', '$', '\\', '`', ' ', '\n', '\r', '\t', '%', '*', '\u{1b}']).expect("some"),
+        _ => random.char('\u{1}'..),
+    };
+    let lengths: Vec<usize> = (0..trials(50)).map(|number| 1 + (number * 7) % 39).collect();
+    lengths.iter().map(|length| (0..*length).map(|_| character()).collect()).collect()
 }
 
 fn many(site: &Site) {
     let document = "umiak: v1\nname: many\ncontracts: [torch]\nroles: {trainer: {replicas: 64, command: 'echo $RANK of $WORLD_SIZE'}}\n";
-    for _ in 0..trials(50).min(20) {
+    let runs = trials(50).min(20);
+    for _ in 0..runs {
         let run = site.run(document).finish();
         run.expect_code(0).expect_err("finished 64 replicas");
     }
-    let ends: BTreeMap<u32, String> = (0..64).map(|rank| (rank, site.log(&format!("trainer-{rank}"), 1))).collect();
-    assert!(ends.iter().all(|(rank, log)| *log == format!("{rank} of 64\n")), "{ends:?}");
+    for run in 1..=runs {
+        for rank in 0..64 {
+            let log = site.log_of(run, &format!("trainer-{rank}"), 1);
+            assert_eq!(log, format!("{rank} of 64\n"), "rank {rank} in run {run}");
+        }
+    }
     site.assert_nothing_left();
 }
 
 /// Open MPI 4.1 hangs if many of its processes exit at once: agents stay until all are told to go.
-fn short(site: &Site) {
+fn short(site: &Site, runs: usize) {
     let document = "umiak: v1\nname: short\nroles: {trainer: {replicas: 64, command: ['true']}}\n";
-    for _ in 0..trials(50).div_ceil(10) {
+    for _ in 0..runs {
         site.run(document).finish().expect_code(0);
     }
     site.assert_nothing_left();
@@ -191,6 +233,8 @@ fn killed_agent(site: &Site) {
     let victim = agents.first().expect("an agent");
     std::process::Command::new("kill").args(["-9", &victim.to_string()]).status().expect("kill can be started");
     let outcome = running.finish();
+    // One replica, that of the agent; the other one is stopped because of it.
+    outcome.expect_err("was lost");
     assert_ne!(outcome.code(), 0, "{}", outcome.err());
     site.assert_nothing_left();
 }
@@ -233,7 +277,7 @@ assert total.item() / dist.get_world_size() < 0.5, total
 weights = [torch.empty_like(model.module.weight) for _ in range(dist.get_world_size())]
 dist.all_gather(weights, model.module.weight.data)
 assert all(torch.equal(weights[0], other) for other in weights)
-print(f'trained {dist.get_rank()} of {dist.get_world_size()}')
+print(f'trained {dist.get_rank()} of {dist.get_world_size()} on', os.environ[os.environ['NODE']])
 dist.destroy_process_group()
 ";
 
@@ -241,12 +285,16 @@ fn torch(site: &Site) {
     let python = virtual_environment().join("bin/python");
     site.sandbox.write("train.py", TRAIN);
     let document = format!(
-        "umiak: v1\nname: ddp\ncontracts: [torch]\nroles: {{trainer: {{replicas: 4, env: {{TORCHINDUCTOR_CACHE_DIR: cache}}, command: ['{}', train.py]}}}}\n",
+        "umiak: v1\nname: ddp\ncontracts: [torch]\nroles: {{trainer: {{replicas: 4, env: {{TORCHINDUCTOR_CACHE_DIR: cache, NODE: {}}}, command: ['{}', train.py]}}}}\n",
+        site.engine.node_variable(),
         python.display()
     );
-    site.run(&document).finish().expect_code(0);
-    for rank in 0..4 {
-        assert_eq!(site.log(&format!("trainer-{rank}"), 1), format!("trained {rank} of 4\n"));
-    }
+    site.run_with(&document, &site.two_by_two()).finish().expect_code(0);
+    let logs: Vec<String> = (0..4).map(|rank| site.log(&format!("trainer-{rank}"), 1)).collect();
+    let node = |(rank, log): (usize, &String)| {
+        let node = log.trim_end().strip_prefix(&format!("trained {rank} of 4 on "));
+        node.unwrap_or_else(|| panic!("{logs:?}")).to_owned()
+    };
+    expect_two_nodes(site, &logs.iter().enumerate().map(node).collect::<Vec<_>>());
     site.assert_nothing_left();
 }

@@ -5,6 +5,7 @@ use umiak_testkit::sandbox::Sandbox;
 use umiak_testkit::suite::Suite;
 
 use super::{Engine, Site};
+use crate::run::wait_until_free;
 
 pub(super) fn register(suite: &mut Suite) {
     let mut test = |name: &str, run: fn(&Site)| {
@@ -17,7 +18,11 @@ pub(super) fn register(suite: &mut Suite) {
     test("a requeued job goes on after its time limit", requeue);
     test("`scancel` stops the run", cancelled);
     test("a lost node is named", lost_node);
+    test("a job with a lost node is started again on others", lost_node_requeue);
+    test("a pre-empted job is named", preempted);
+    test("a pre-empted job is started again", preempted_requeue);
     test("a restarted controller is not noticed", controller);
+    test("replicas that run are adopted by resume", adopted);
     test("ends that nobody saw are found by resume", resumed);
     test("`umiak stop` ends the job of a dead supervisor", orphan);
     test("a job that Slurm refuses is an error of Slurm", refused);
@@ -27,6 +32,8 @@ pub(super) fn register(suite: &mut Suite) {
     test("a step of a pipeline", step);
     test("the script is shown by `plan`, and kept", script);
 }
+
+const SIGKILL: i32 = 9;
 
 /// Says `up`, and runs until it is told to end; then it takes a moment to save its state.
 const WAIT: &str =
@@ -60,6 +67,8 @@ fn heterogeneous(site: &Site) {
     let outcome = site.run_with(document, "").finish();
     outcome.expect_code(0);
     assert_eq!((site.log("trainer-0", 1), site.log("trainer-1", 1)), ("1\n".to_owned(), "2\n".to_owned()));
+    let script = site.sandbox.read("state/runs/run-000001/units/0.1/script");
+    assert_eq!(script.matches("#SBATCH hetjob\n").count(), 1, "{script}");
     site.assert_nothing_left();
 }
 
@@ -108,51 +117,162 @@ fn cancelled(site: &Site) {
 }
 
 fn lost_node(site: &Site) {
-    let (sandbox, slurm) = (&site.sandbox, site.slurm());
-    let document = waits(2, "policy: {restarts: {max: 0, max_platform: 0}}");
-    sandbox.write("job.yaml", &document);
-    let running = sandbox
-        .umiak("run job.yaml --engine slurm --slurm nodes=2".split_whitespace())
-        .env("SLURM_CONF", slurm.borrow().conf())
-        .start();
-    let log = |replica: &str| sandbox.read_if_there(&format!("state/runs/run-000001/tasks/{replica}/attempt-1/log"));
-    running.wait_until("both run", || {
-        ["trainer-0", "trainer-1"].iter().all(|name| log(name).is_some_and(|log| log.starts_with(b"up")))
-    });
-    slurm.borrow_mut().kill_node(1);
+    let running = site.run(&waits(2, "policy: {restarts: {max: 0, max_platform: 0}}")).start();
+    running.wait_until("both run", || are_up(site, 2));
+    site.slurm().borrow_mut().kill_node(1);
     let outcome = running.finish();
     outcome.expect_code(123).expect_err("was lost with its node `n2`");
-    slurm.borrow_mut().start_node(1);
-    sandbox.assert_nothing_left();
+    site.slurm().borrow_mut().start_node(1);
+    site.assert_nothing_left();
+}
+
+/// Replicas that say where they are, and go on until there is the file `go`.
+const UNTIL_GO: &str = "umiak: v1\nname: until\npolicy: {restarts: {max: 0, max_platform: 0}}\nroles: {trainer: {replicas: 2, command: 'echo up on $SLURMD_NODENAME; until [ -e go ]; do sleep 0.05; done; echo done'}}\n";
+
+/// What the agents of the first unit have told.
+fn told(site: &Site, word: &str) -> usize {
+    let read = |agent| site.sandbox.read_if_there(&format!("state/runs/run-000001/units/0.1/agent-{agent}.jsonl"));
+    let texts = (0..3).filter_map(read);
+    texts.map(|text| String::from_utf8_lossy(&text).matches(word).count()).sum()
+}
+
+fn has_fact(site: &Site, text: &str) -> bool {
+    let journal = site.sandbox.read_if_there("state/runs/run-000001/journal.jsonl").unwrap_or_default();
+    String::from_utf8_lossy(&journal).contains(text)
+}
+
+/// Processes on a node: those of jobs, and Slurm's own.
+fn processes_of(site: &Site, node: &str) -> Vec<u32> {
+    let marks = [format!("SLURM_CONF={}", site.slurm().borrow().conf().display()), format!("SLURMD_NODENAME={node}")];
+    let entries = std::fs::read_dir("/proc").expect("the kernel's list of processes").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_there = |pid: &u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let has = |mark: &String| environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes());
+        marks.iter().all(has)
+    };
+    pids.filter(is_there).collect()
+}
+
+/// Neither the node nor anything on it answers any more.
+fn lost_node_requeue(site: &Site) {
+    const SIGSTOP: i32 = 19;
+    let running = site.run_with(UNTIL_GO, "--slurm nodes=2 --slurm-requeue").start();
+    running.wait_until("both run", || are_up(site, 2));
+    site.slurm().borrow_mut().kill_node(1);
+    let frozen = processes_of(site, "n2");
+    assert!(!frozen.is_empty(), "no process on n2");
+    for pid in &frozen {
+        umiak_sys::descend::signal(*pid, SIGSTOP);
+    }
+    // Slurm says the same by itself when the node has not answered for a while, as in `lost_node`.
+    site.slurm().borrow().ask("scontrol", &["update", "nodename=n2", "state=down", "reason=lost"]);
+    // A shell may say `Terminated` when it ends.
+    let nodes = |replica| {
+        let log = site.log(replica, 1);
+        log.lines().filter_map(|line| line.strip_prefix("up on ").map(str::to_owned)).collect::<Vec<_>>()
+    };
+    site.slurm().borrow().wait("they run again", || nodes("trainer-0").len() == 2 && nodes("trainer-1").len() == 2);
+    assert_eq!((nodes("trainer-0").join(" "), nodes("trainer-1").join(" ")), ("n1 n1".into(), "n2 n3".into()));
+    for pid in &frozen {
+        umiak_sys::descend::signal(*pid, SIGKILL);
+    }
+    site.sandbox.write("go", "");
+    running.finish().expect_code(0);
+    assert_eq!(site.sandbox.list("state/runs/run-000001/units"), ["0.1"]);
+    site.slurm().borrow().ask("scontrol", &["update", "nodename=n2", "state=resume"]);
+    site.slurm().borrow_mut().start_node(1);
+    site.assert_nothing_left();
+}
+
+/// Adds a partition whose jobs take the nodes from those of the other.
+fn add_urgent_partition(site: &Site) {
+    let mut slurm = site.slurm().borrow_mut();
+    let conf = slurm.conf();
+    let text = std::fs::read_to_string(&conf).expect("the configuration");
+    let text = text.replace(" MaxTime=INFINITE", " PriorityTier=1 MaxTime=INFINITE");
+    let more = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nPartitionName=urgent Nodes=n1,n2,n3 PriorityTier=9 State=UP\n";
+    std::fs::write(conf, text + more).expect("the cluster is ours");
+    slurm.restart_controller();
+    slurm.wait_until_idle();
+}
+
+/// A job that needs all nodes at once, until it is cancelled.
+fn urgent_job(site: &Site) -> String {
+    let slurm = site.slurm().borrow();
+    let words = ["--partition=urgent", "--nodes=3", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1000"];
+    let job = slurm.submit(&Sandbox::new(), &words);
+    slurm.wait("the urgent job runs", || slurm.state(&job) == "RUNNING");
+    job
+}
+
+fn preempted(site: &Site) {
+    add_urgent_partition(site);
+    let running = site.run(&waits(2, "policy: {restarts: {max: 0, max_platform: 0}}")).start();
+    running.wait_until("both run", || are_up(site, 2));
+    let urgent = urgent_job(site);
+    running.finish().expect_code(123).expect_err("was pre-empted: ");
+    assert!(site.log("trainer-0", 1).ends_with("saved\n"), "{}", site.log("trainer-0", 1));
+    site.slurm().borrow().ask("scancel", &[&urgent]);
+    site.assert_nothing_left();
+}
+
+fn preempted_requeue(site: &Site) {
+    add_urgent_partition(site);
+    let running = site.run_with(UNTIL_GO, "--slurm nodes=2 --slurm-requeue").start();
+    running.wait_until("both run", || are_up(site, 2));
+    let urgent = urgent_job(site);
+    site.slurm().borrow().ask("scancel", &[&urgent]);
+    let has_two = |replica| site.log(replica, 1).matches("up on").count() == 2;
+    running.wait_until("they run again", || ["trainer-0", "trainer-1"].into_iter().all(has_two));
+    site.sandbox.write("go", "");
+    running.finish().expect_code(0);
+    for replica in ["trainer-0", "trainer-1"] {
+        assert!(site.log(replica, 1).ends_with("\ndone\n"), "{}", site.log(replica, 1));
+        assert_eq!(site.log(replica, 2), "", "one attempt");
+    }
+    site.assert_nothing_left();
 }
 
 fn controller(site: &Site) {
-    let (sandbox, slurm) = (&site.sandbox, site.slurm());
-    let document =
-        "umiak: v1\nname: controller\nroles: {trainer: {replicas: 2, command: 'echo up; sleep 6; echo done'}}\n";
-    sandbox.write("job.yaml", document);
-    let running = sandbox
-        .umiak("run job.yaml --engine slurm --slurm nodes=2".split_whitespace())
-        .env("SLURM_CONF", slurm.borrow().conf())
-        .start();
-    let log = || sandbox.read_if_there("state/runs/run-000001/tasks/trainer-0/attempt-1/log").unwrap_or_default();
-    running.wait_until("it runs", || log() == b"up\n");
-    slurm.borrow_mut().restart_controller();
-    running.finish().expect_code(0);
-    assert_eq!(log(), b"up\ndone\n");
-    sandbox.assert_nothing_left();
+    let running = site.run(UNTIL_GO).start();
+    running.wait_until("both run", || are_up(site, 2));
+    site.slurm().borrow_mut().restart_controller();
+    site.sandbox.write("go", "");
+    let outcome = running.finish();
+    outcome.expect_code(0);
+    assert_eq!(site.log("trainer-0", 1), "up on n1\ndone\n");
+    site.assert_nothing_left();
+}
+
+fn adopted(site: &Site) {
+    let running = site.run(UNTIL_GO).start();
+    running.wait_until("both run", || are_up(site, 2));
+    running.signal(SIGKILL);
+    running.finish_unchecked();
+    wait_until_free(&site.sandbox);
+    let resumed = site.umiak("resume").start();
+    resumed.wait_until("a second supervisor", || has_fact(site, "\"resumed\""));
+    assert_eq!(told(site, "\"ended\""), 0, "they still run");
+    site.sandbox.write("go", "");
+    resumed.finish().expect_code(0).expect_err("adopted 2 replicas");
+    for (replica, node) in [("trainer-0", "n1"), ("trainer-1", "n2")] {
+        assert_eq!(site.log(replica, 1), format!("up on {node}\ndone\n"));
+        assert_eq!(site.log(replica, 2), "", "one attempt");
+    }
+    site.assert_nothing_left();
 }
 
 fn resumed(site: &Site) {
-    let document =
-        "umiak: v1\nname: resumed\nroles: {trainer: {replicas: 2, command: 'echo up; sleep 2; echo done'}}\n";
-    let running = site.run(document).start();
-    running.wait_until("both run", || site.log("trainer-0", 1) == "up\n" && site.log("trainer-1", 1) == "up\n");
-    running.signal(9);
+    let running = site.run(UNTIL_GO).start();
+    running.wait_until("both run", || are_up(site, 2));
+    running.signal(SIGKILL);
     running.finish_unchecked();
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    wait_until_free(&site.sandbox);
+    site.sandbox.write("go", "");
+    site.slurm().borrow().wait("both ends are told", || told(site, "\"ended\"") == 2);
     site.umiak("resume").finish().expect_code(0).expect_err("adopted 2 replicas");
-    assert_eq!(site.log("trainer-0", 1), "up\ndone\n");
+    assert_eq!(site.log("trainer-0", 1), "up on n1\ndone\n");
     assert_eq!(site.log("trainer-0", 2), "", "one attempt");
     site.assert_nothing_left();
 }
@@ -204,7 +324,7 @@ fn impatient(site: &Site) {
     let running = site.run(document).start();
     running.wait_until("both run", || are_up(site, 2));
     running.signal(2);
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    running.wait_until("the first is recorded", || has_fact(site, "\"stopping\""));
     running.signal(2);
     running.finish().expect_code(130);
     site.assert_nothing_left();
