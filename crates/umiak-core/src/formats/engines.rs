@@ -45,6 +45,9 @@ const OWN: &[(&str, &str)] = &[
     ("wrap", "the commands are those of the document"),
 ];
 
+/// Options of `sbatch` whose names other names begin with.
+const WHOLE: [&str; 1] = ["gpus"];
+
 /// The longest time between warning and time limit that `sbatch` accepts, in seconds.
 pub const MAX_WARNING: u32 = 65535;
 /// Slots of a host without a number.
@@ -62,8 +65,10 @@ pub fn slurm_native(name: &str, value: Option<&str>) -> Result<(String, Option<S
     if !is_name {
         return Err(format!("`{}` is not a long option of `sbatch`", shortened(name).escape_debug()));
     }
-    if let Some((_, instead)) = OWN.iter().find(|(own, _)| *own == name) {
-        return Err(format!("umiak sets `{name}` itself: {instead}"));
+    // `sbatch` takes the beginning of a name for the name.
+    let is_short = |own: &str| own.starts_with(name) && !WHOLE.contains(&name);
+    if let Some((own, instead)) = OWN.iter().find(|(own, _)| *own == name || is_short(own)) {
+        return Err(format!("umiak sets `{own}` itself: {instead}"));
     }
     if value.is_some_and(|value| value.contains(char::is_control)) {
         return Err(format!("the value of `{name}` must be one line"));
@@ -315,6 +320,7 @@ mod tests {
             ("--partition=gpu", "write it without dashes: `partition`"),
             ("", "`` is not a long option of `sbatch`"),
             ("Partition=gpu", "`Partition` is not a long option of `sbatch`"),
+            ("arr=0-1", "umiak sets `array` itself: each run is one job; use `replicas` of a role"),
             ("requeue", "umiak sets `requeue` itself: use `--slurm-requeue`, or `requeue = true` in `umiak.toml`"),
             (
                 "comment=a",

@@ -45,12 +45,17 @@ pub fn render(plan: &Plan, options: &SlurmOptions, umiak: &Path, directory: &Pat
         Some(step) => format!("{job_name}.{step}"),
         None => job_name,
     };
-    let name = shown(&name);
+    let name = plain(&shown(&name));
     let run = plan.run.as_deref().unwrap_or("a run");
     let text = Rendered { name: &name, run, job: &plan.job, options, umiak, directory }.text();
     // A log that cannot be opened on the node would fail the job.
     let log = if options.connect.is_some() { "/dev/null".into() } else { directory.join(LOG_FILE) };
     Script { text, arguments: arguments(&log, &plan.directory) }
+}
+
+/// `scontrol show job` writes the name of a job unquoted among `Key=value` pairs: a name could look like some of them.
+pub(super) fn plain(name: &str) -> String {
+    name.chars().map(|letter| if letter.is_whitespace() || letter == '=' { '-' } else { letter }).collect()
 }
 
 /// In the name of a log, Slurm replaces `%` and some letters.

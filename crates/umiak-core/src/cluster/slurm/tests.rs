@@ -248,3 +248,10 @@ fn lines_of_scontrol_and_sacct() {
 fn nodes_that_are_down() {
     assert_eq!(status::down("n1|idle\nn2|down*\nn3|allocated*\nn4|draining\n"), ["n2", "n3"]);
 }
+
+#[test]
+fn a_name_does_not_look_like_a_state() {
+    let name = super::render::plain("x UserId=0 JobState=CANCELLED");
+    let text = format!("JobId=7 JobName={name} UserId=li(1) JobState=RUNNING Reason=None Comment=c");
+    assert_eq!(look(&status::details(&text)), Look::Running);
+}
