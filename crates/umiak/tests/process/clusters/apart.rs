@@ -30,7 +30,7 @@ fn site() -> Site {
     let state = sandbox.path().join("state");
     std::fs::create_dir_all(&state).expect("the sandbox can be written");
     let slurm = Some(RefCell::new(Slurm::start_hiding(3, Some(&state))));
-    Site { sandbox, slurm, engine: Engine::Slurm }
+    Site { sandbox, slurm, hosts: None, engine: Engine::Slurm }
 }
 
 /// Neither the state nor the keys of the connection stay.
@@ -131,7 +131,7 @@ fn copied() {
         .env("SLURM_CONF", slurm.borrow().conf())
         .finish()
         .expect_code(0);
-    let site = Site { sandbox, slurm: Some(slurm), engine: Engine::Slurm };
+    let site = Site { sandbox, slurm: Some(slurm), hosts: None, engine: Engine::Slurm };
     assert_eq!([site.log("trainer-0", 1), site.log("trainer-1", 1)], ["n1\n", "n2\n"]);
     assert!(!site.sandbox.list("state/runs/run-000001/units/0.1").contains(&"umiak".to_owned()), "the copy is removed");
     site.assert_nothing_left();
