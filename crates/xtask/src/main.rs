@@ -58,6 +58,8 @@ enum Bench {
     Store(bench::store::Options),
     /// Elastic jobs: failures, lost nodes and new ones, until the next attempt
     Elastic(bench::elastic::Options),
+    /// The engines of Slurm and MPI: our own parts, failures, beside their launchers alone
+    Cluster(bench::cluster::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -76,6 +78,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Bench::Pipeline(options) => bench::pipeline::pipeline(root, &options),
             Bench::Store(options) => bench::store::store(root, &options),
             Bench::Elastic(options) => bench::elastic::elastic(root, &options),
+            Bench::Cluster(options) => bench::cluster::cluster(root, &options),
         },
     }
 }

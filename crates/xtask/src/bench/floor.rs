@@ -15,14 +15,15 @@ use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 use umiak_testkit::floor::{fork_exec, monotonic_nanos};
 
-use super::rows::{elastic, restart};
+use super::rows::{cluster, elastic, restart};
 use super::{crowd, machine, pipeline, store};
 
 /// The first argument.
 pub(crate) const WORD: &str = "floor";
 
 /// Variables in which launchers pass the rank, the most specific first.
-pub(crate) const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PADDLE_TRAINER_ID", "RANK"];
+pub(crate) const RANK_VARIABLES: [&str; 5] =
+    ["UMIAK_RANK", "OMPI_COMM_WORLD_RANK", "PADDLE_TRAINER_ID", "RANK", "SLURM_PROCID"];
 
 /// Exit code of the failing rank.
 pub(crate) const FAILURE: u8 = 7;
@@ -48,6 +49,9 @@ pub(crate) fn main() -> anyhow::Result<Option<ExitCode>> {
         (Some("rank"), [directory, fails]) => be_rank(Path::new(directory), number(fails)? as u32),
         (Some("restart-rank"), [directory, ranks]) => restart::be_rank(Path::new(directory), number(ranks)? as u32),
         (Some("elastic-rank"), [directory]) => elastic::be_rank(Path::new(directory)),
+        (Some("cluster-rank"), []) => cluster::be_rank(),
+        (Some("stamp"), [event]) => cluster::stamp(&event.to_string_lossy()),
+        (Some("pass"), [event, program, rest @ ..]) => cluster::pass(&event.to_string_lossy(), program, rest),
         (Some("write"), [bytes, stamps]) => write_lines(number(bytes)?, Path::new(stamps)),
         (Some("host"), words) => crowd::host(words),
         (Some("agents"), words) => crowd::agents(words),

@@ -32,7 +32,7 @@ pub(crate) struct Running {
 pub(crate) struct Ended {
     /// The launcher's own exit code; `None` after a signal.
     pub(crate) code: Option<i32>,
-    /// When the last process was gone, in nanoseconds.
+    /// When the last process was gone, in nanoseconds; that of the command alone after [`Running::exit`].
     pub(crate) gone: u64,
     /// User and system time of all processes.
     pub(crate) cpu_ms: f64,
@@ -55,6 +55,30 @@ impl Running {
         let children = commands.iter_mut().map(Command::spawn).collect::<Result<Vec<_>, _>>()?;
         let pid = children.first().context("nothing to start")?.id();
         Ok(Self { pid, began, cpu_before, watchdog })
+    }
+
+    /// Starts `command` beside others of our children, which stay. Only [`Self::exit`] may follow: after `limit`, the command
+    /// and everything below it is killed, and nothing else.
+    pub(crate) fn start_beside(command: &mut Command, limit: Duration) -> anyhow::Result<Self> {
+        let cpu_before = cpu();
+        let began = monotonic_nanos();
+        let pid = command.spawn()?.id();
+        Ok(Self { pid, began, cpu_before, watchdog: Watchdog::start_for(Some(pid), limit) })
+    }
+
+    /// Waits until the command itself has exited.
+    pub(crate) fn exit(self) -> anyhow::Result<Ended> {
+        let code = loop {
+            match wait() {
+                Ok(WaitStatus::Exited(pid, exit)) if pid.as_raw() as u32 == self.pid => break Some(exit),
+                Ok(WaitStatus::Signaled(pid, ..)) if pid.as_raw() as u32 == self.pid => break None,
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let gone = monotonic_nanos();
+        let cpu_ms = cpu().saturating_sub(self.cpu_before).as_secs_f64() * 1e3;
+        Ok(Ended { code, gone, cpu_ms, is_late: self.watchdog.disarm() })
     }
 
     /// Waits until no process is left.
@@ -116,6 +140,11 @@ struct Watchdog {
 
 impl Watchdog {
     fn start(limit: Duration) -> Self {
+        Self::start_for(None, limit)
+    }
+
+    /// Kills all descendants of this process, or one of them with its own.
+    fn start_for(only: Option<u32>, limit: Duration) -> Self {
         let (disarm, disarmed) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut patience = limit;
@@ -123,7 +152,8 @@ impl Watchdog {
             while disarmed.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
                 barked = true;
                 patience = Duration::from_millis(20);
-                for pid in descend::descendants(std::process::id()) {
+                let below = descend::descendants(only.unwrap_or_else(std::process::id));
+                for pid in only.into_iter().chain(below) {
                     descend::signal(pid, Signal::SIGKILL as i32);
                 }
             }

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: umiak compared with its peers and the kernel's floor, in one run. `launch` covers one node and
 //! is in this module, `rendezvous` several nodes, `run` documents and recorded runs, `machine` the job's state machine,
-//! `lint` hostile documents, `pipeline` pipelines, `store` the store, `elastic` elastic jobs.
+//! `lint` hostile documents, `pipeline` pipelines, `store` the store, `elastic` elastic jobs,
+//! `cluster` the engines of Slurm and MPI.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -19,6 +20,7 @@
 //! | `rounds` | all contestants in turn, round by round |
 //! | `rendezvous` | several nodes |
 //! | `elastic` | several nodes that come and go, beside torchrun's |
+//! | `cluster` | the engines of Slurm and MPI, beside their launchers alone |
 //! | `run` | documents and recorded runs |
 //! | `machine` | the state machine of a job, without a process |
 //! | `lint` | documents made to exhaust time |
@@ -27,6 +29,7 @@
 //! | `store_load` | its clients |
 
 mod against;
+pub(crate) mod cluster;
 mod crowd;
 pub(crate) mod elastic;
 pub(crate) mod floor;

@@ -46,6 +46,18 @@ pub(crate) enum Metric {
     ElasticAgents,
     ElasticAttempts,
     ElasticMessages,
+    SlurmBefore,
+    SlurmStart,
+    SlurmEnd,
+    SlurmWhole,
+    SlurmCause,
+    SlurmGone,
+    MpiBefore,
+    MpiStart,
+    MpiEnd,
+    MpiWhole,
+    MpiCause,
+    MpiGone,
 }
 
 /// How a number is compared with the floor's.
@@ -57,7 +69,7 @@ pub(crate) enum Relation {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 38] = [
+    pub(crate) const ALL: [Self; 50] = [
         Self::Start,
         Self::Crash,
         Self::Memory,
@@ -96,6 +108,18 @@ impl Metric {
         Self::ElasticAgents,
         Self::ElasticAttempts,
         Self::ElasticMessages,
+        Self::SlurmBefore,
+        Self::SlurmStart,
+        Self::SlurmEnd,
+        Self::SlurmWhole,
+        Self::SlurmCause,
+        Self::SlurmGone,
+        Self::MpiBefore,
+        Self::MpiStart,
+        Self::MpiEnd,
+        Self::MpiWhole,
+        Self::MpiCause,
+        Self::MpiGone,
     ];
 
     pub(crate) fn title(self) -> &'static str {
@@ -150,6 +174,22 @@ impl Metric {
             }
             Self::ElasticAttempts => "Attempts that this takes",
             Self::ElasticMessages => "Messages meanwhile, per node, without handshakes and heartbeats",
+            Self::SlurmBefore => "Slurm, N ranks: from the start of the command until `sbatch` is executed",
+            Self::SlurmStart => "Slurm: from the start of the batch script until all N ranks have started",
+            Self::SlurmEnd => {
+                "Slurm: from the last rank's exit until the command has exited; without umiak, until `srun` has"
+            }
+            Self::SlurmWhole => {
+                "Slurm: from the start of the command to the exit of the last of N ranks that live 0.3 s"
+            }
+            Self::SlurmCause => "Slurm: from one of N ranks' exit with 7 until it is named",
+            Self::SlurmGone => "Slurm: from one of N ranks' exit with 7 until nothing is left of the job, in Slurm too",
+            Self::MpiBefore => "MPI, N ranks: from the start of the command until `mpirun` is executed",
+            Self::MpiStart => "MPI: from the execution of `mpirun` until all N ranks have started",
+            Self::MpiEnd => "MPI: from the last rank's exit until the command has exited",
+            Self::MpiWhole => "MPI: from the start of the command to the exit of the last of N ranks that live 0.3 s",
+            Self::MpiCause => "MPI: from one of N ranks' exit with 7 until it is named",
+            Self::MpiGone => "MPI: from one of N ranks' exit with 7 until nothing is left of the job",
         }
     }
 
@@ -178,7 +218,19 @@ impl Metric {
             | Self::ElasticVanished
             | Self::ElasticSilent
             | Self::ElasticJoined
-            | Self::ElasticAgents => "ms",
+            | Self::ElasticAgents
+            | Self::SlurmBefore
+            | Self::SlurmStart
+            | Self::SlurmEnd
+            | Self::SlurmWhole
+            | Self::SlurmCause
+            | Self::SlurmGone
+            | Self::MpiBefore
+            | Self::MpiStart
+            | Self::MpiEnd
+            | Self::MpiWhole
+            | Self::MpiCause
+            | Self::MpiGone => "ms",
             Self::StoreAdd | Self::StoreGet => "/s",
             Self::StepMemory => "bytes",
             Self::Memory | Self::AgentsMemory => "MB",
@@ -200,7 +252,15 @@ impl Metric {
             | Self::NodesCrash
             | Self::RunLine
             | Self::Restart
-            | Self::ElasticFailure => Relation::Over,
+            | Self::ElasticFailure
+            | Self::SlurmBefore
+            | Self::SlurmStart
+            | Self::SlurmEnd
+            | Self::SlurmWhole
+            | Self::MpiBefore
+            | Self::MpiStart
+            | Self::MpiEnd
+            | Self::MpiWhole => Relation::Over,
             Self::Memory
             | Self::WakeUps
             | Self::SlowReader
@@ -225,7 +285,11 @@ impl Metric {
             | Self::ElasticJoined
             | Self::ElasticAgents
             | Self::ElasticAttempts
-            | Self::ElasticMessages => Relation::None,
+            | Self::ElasticMessages
+            | Self::SlurmCause
+            | Self::SlurmGone
+            | Self::MpiCause
+            | Self::MpiGone => Relation::None,
         }
     }
 

@@ -58,8 +58,13 @@ impl<Row: ValueEnum + PartialEq + Send + Sync + 'static> Shared<Row> {
     }
 
     pub(crate) fn rounds(&self) -> Rounds {
+        self.rounds_or(15)
+    }
+
+    /// The same, with another number of rounds unless the options have one.
+    pub(crate) fn rounds_or(&self, usual: usize) -> Rounds {
         Rounds {
-            fast: self.rounds.unwrap_or(if self.quick { 3 } else { 15 }),
+            fast: self.rounds.unwrap_or(if self.quick { 3 } else { usual }),
             slow: self.slow_rounds.unwrap_or(if self.quick { 1 } else { 3 }),
         }
     }

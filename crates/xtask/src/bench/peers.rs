@@ -77,7 +77,7 @@ pub(crate) struct Peer {
 
 /// Finds the installed launchers, and the missing ones.
 pub(crate) fn find(umiak: &Path, floor: &Path, version: &str) -> (Vec<Peer>, Vec<Kind>) {
-    let environment = environment();
+    let environment = environment("UMIAK_E2E_VENV", "e2e");
     let python = environment.as_ref().map(|directory| directory.join("bin/python"));
     let package = |name: &str| environment.as_deref().and_then(|directory| distribution(directory, name));
     let mut absent = Vec::new();
@@ -90,7 +90,7 @@ pub(crate) fn find(umiak: &Path, floor: &Path, version: &str) -> (Vec<Peer>, Vec
                 Kind::Mpirun => on_path("mpirun").map(|path| (path.clone(), mpi_version(&path))),
                 Kind::Torchrun => python.clone().zip(package("torch")),
                 Kind::Paddle | Kind::Fleet => python.clone().zip(package("paddlepaddle")),
-                Kind::Torchx => python.clone().zip(package("torchx")),
+                Kind::Torchx => python.clone().zip(package("torchx")).or_else(torchx),
             };
             if found.is_none() {
                 absent.push(kind);
@@ -204,13 +204,19 @@ fn same_environment(ranks: u32) -> Vec<(String, String)> {
     variables
 }
 
-/// The virtual environment of the tests with real frameworks.
-fn environment() -> Option<PathBuf> {
+/// The virtual environment of the tests with real frameworks, or another one beside it.
+fn environment(name: &str, usual: &str) -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let directory = variable("UMIAK_E2E_VENV")
-        .or_else(|| Some(variable("XDG_CACHE_HOME")?.join("umiak/e2e")))
-        .or_else(|| Some(variable("HOME")?.join(".cache/umiak/e2e")))?;
+    let directory = variable(name)
+        .or_else(|| Some(variable("XDG_CACHE_HOME")?.join("umiak").join(usual)))
+        .or_else(|| Some(variable("HOME")?.join(".cache/umiak").join(usual)))?;
     directory.join("bin/python").exists().then_some(directory)
+}
+
+/// Torchx without the frameworks, in an environment of its own.
+fn torchx() -> Option<(PathBuf, String)> {
+    let directory = environment("UMIAK_TORCHX_VENV", "torchx")?;
+    Some((directory.join("bin/python"), distribution(&directory, "torchx")?))
 }
 
 fn distribution(environment: &Path, name: &str) -> Option<String> {

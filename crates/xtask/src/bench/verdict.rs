@@ -8,6 +8,7 @@ use super::machine::{SIZES, Story};
 use super::model::{Metric, Series, floor, median_of};
 use super::pipeline::{PLANNED, STEPS};
 use super::rendezvous::{CRASH_RANKS, START_RANKS};
+use super::rows::cluster::Engine;
 use super::rows::elastic::Change;
 use super::run::{LOG_GIGABYTES, REPLICAS, RUNS};
 use super::statistics::median;
@@ -325,6 +326,41 @@ pub(crate) fn of_elastic(series: &[Series]) -> Vec<Verdict> {
     found
 }
 
+/// Verdicts on the engines of clusters. In each part only that counts which the launcher alone does not take; a part in
+/// which umiak is faster makes up for nothing.
+pub(crate) fn of_clusters(series: &[Series], ranks: u32) -> Vec<Verdict> {
+    let mut found = Vec::new();
+    for (engine, what, must, goal) in [
+        (Engine::Slurm, "Slurm: our own parts", (100.0, "≤ 100 ms together"), (30.0, "≤ 30 ms together")),
+        (Engine::Mpi, "MPI: our own parts", (50.0, "≤ 50 ms together"), (20.0, "≤ 20 ms together")),
+    ] {
+        let [before, start, end, _] = engine.parts();
+        let over = |metric| Some(median_of(series, metric, ranks, UMIAK)? - floor(series, metric, ranks)?);
+        if let (Some(before), Some(start), Some(end)) = (over(before), over(start), over(end)) {
+            let own: f64 = [before, start, end].into_iter().map(|over| over.max(0.0)).sum();
+            found.push(Verdict {
+                what,
+                measured: format!("{own:.1} ms (before {before:+.1}, start {start:+.1}, end {end:+.1})"),
+                must: Some(at_most(own, must.0, must.1)),
+                goal: Some(at_most(own, goal.0, goal.1)),
+            });
+        }
+    }
+    for (engine, what) in [
+        (Engine::Slurm, "Slurm: a rank fails, until its cause is named"),
+        (Engine::Mpi, "MPI: a rank fails, until its cause is named"),
+    ] {
+        let [cause, gone] = engine.failure();
+        if let Some(ours) = median_of(series, cause, ranks, UMIAK) {
+            let left = median_of(series, gone, ranks, UMIAK);
+            let left = left.map_or_else(String::new, |left| format!(" (nothing left: {left:.0} ms)"));
+            let must = Some(at_most(ours, 1000.0, "≤ 1 s"));
+            found.push(Verdict { what, measured: format!("{ours:.0} ms{left}"), must, goal: None });
+        }
+    }
+    found
+}
+
 /// Verdicts on pipelines.
 pub(crate) fn of_pipelines(series: &[Series]) -> Vec<Verdict> {
     let ours = |metric, steps| median_of(series, metric, steps, UMIAK);
@@ -543,6 +579,25 @@ mod tests {
         assert_eq!(found[0].measured, "floor +40.0 ms (50.0 ms, floor 10.0 ms) (torchrun: 10.0 ×)");
         assert_eq!(found[1].measured, "1200 ms (torchrun: no new attempt within 60 s)");
         assert_eq!(found[2].measured, "1000 ms, 2 attempts");
+    }
+
+    #[test]
+    fn clusters_are_held_against_their_launchers() {
+        let all = [
+            series(Metric::SlurmBefore, "sbatch + srun", 16, true, &[3.0]),
+            series(Metric::SlurmBefore, UMIAK, 16, false, &[13.0]),
+            series(Metric::SlurmStart, "sbatch + srun", 16, true, &[100.0]),
+            series(Metric::SlurmStart, UMIAK, 16, false, &[80.0]),
+            series(Metric::SlurmEnd, "sbatch + srun", 16, true, &[10.0]),
+            series(Metric::SlurmEnd, UMIAK, 16, false, &[50.0]),
+            series(Metric::MpiBefore, UMIAK, 16, false, &[13.0]),
+            series(Metric::SlurmCause, UMIAK, 16, false, &[1200.0]),
+            series(Metric::SlurmGone, UMIAK, 16, false, &[3000.0]),
+        ];
+        let found = of_clusters(&all, 16);
+        assert_eq!(found.iter().map(kept).collect::<Vec<_>>(), [(Some(true), Some(false)), (Some(false), None)]);
+        assert_eq!(found[0].measured, "50.0 ms (before +10.0, start -20.0, end +40.0)");
+        assert_eq!(found[1].measured, "1200 ms (nothing left: 3000 ms)");
     }
 
     #[test]

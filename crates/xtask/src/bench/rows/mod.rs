@@ -1,6 +1,7 @@
 //! The rows that are measured, one module each.
 
 pub(crate) mod agents;
+pub(crate) mod cluster;
 pub(crate) mod crash;
 pub(crate) mod documents;
 pub(crate) mod elastic;
