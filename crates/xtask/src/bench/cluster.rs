@@ -23,16 +23,17 @@ const ROUNDS: usize = 30;
 enum Row {
     Slurm,
     SlurmFailure,
+    Spread,
     Mpi,
     MpiFailure,
 }
 
 impl Row {
-    /// The row of jobs that succeed, and the one of jobs in which a rank fails.
-    fn of(engine: Engine) -> [Self; 2] {
+    /// Jobs that succeed, jobs in which a rank fails, and jobs with a node for each rank.
+    fn of(engine: Engine) -> (Self, Self, Option<Self>) {
         match engine {
-            Engine::Slurm => [Self::Slurm, Self::SlurmFailure],
-            Engine::Mpi => [Self::Mpi, Self::MpiFailure],
+            Engine::Slurm => (Self::Slurm, Self::SlurmFailure, Some(Self::Spread)),
+            Engine::Mpi => (Self::Mpi, Self::MpiFailure, None),
         }
     }
 }
@@ -57,8 +58,10 @@ pub(crate) fn cluster(root: &Path, options: &Options) -> anyhow::Result<ExitCode
     let mut series = Vec::new();
     let mut launchers = Vec::new();
     for engine in Engine::ALL {
-        let wanted = Row::of(engine).map(|row| shared.wants(&row));
-        if wanted == [false; 2] {
+        let (succeeds, fails, spread) = Row::of(engine);
+        let (succeeds, fails) = (shared.wants(&succeeds), shared.wants(&fails));
+        let is_spread = spread.is_some_and(|row| shared.wants(&row));
+        if !succeeds && !fails && !is_spread {
             continue;
         }
         let Some(version) = engine.version(&peers) else {
@@ -70,17 +73,21 @@ pub(crate) fn cluster(root: &Path, options: &Options) -> anyhow::Result<ExitCode
             continue;
         };
         launchers.push(version);
-        let place = Place::new(engine)?;
-        let [succeeds, fails] = wanted;
-        if succeeds {
-            series.extend(measure(&place, &setting, &peers, options.n, rounds)?);
+        if succeeds || fails {
+            let place = Place::new(engine, NODES)?;
+            if succeeds {
+                series.extend(measure(&place, &setting, &peers, options.n, rounds)?);
+            }
+            if fails {
+                series.extend(measure_failure(&place, &setting, &peers, options.n, rounds)?);
+            }
         }
-        if fails {
-            series.extend(measure_failure(&place, &setting, &peers, options.n, rounds)?);
+        if is_spread {
+            series.extend(measure_spread(&setting, &peers, options.n, rounds)?);
         }
     }
     let settings = format!(
-        "{}; {} rounds, {} for peers that need more than two seconds; Slurm with {NODES} nodes on this host; a limit of {} s",
+        "{}; {} rounds, {} for peers that need more than two seconds; Slurm with {NODES} nodes on this host, or one for each rank; a limit of {} s",
         launchers.join(", "),
         rounds.fast,
         rounds.slow,
@@ -91,17 +98,10 @@ pub(crate) fn cluster(root: &Path, options: &Options) -> anyhow::Result<ExitCode
     publish(root, NAME, &report, shared.json.as_deref(), shared.write)
 }
 
-/// The peers that take part with an engine. Its own launcher is the floor.
-fn peers_of<'a>(engine: Engine, peers: &'a [Peer]) -> Vec<(&'a Peer, Way<'a>)> {
-    let with_way = |peer: &'a Peer| {
-        let way = match (engine, peer.kind) {
-            (_, Kind::Umiak) => Way::Umiak(peer),
-            (Engine::Slurm, Kind::Torchx) => Way::Torchx(peer),
-            _ => return None,
-        };
-        Some((peer, way))
-    };
-    peers.iter().filter_map(with_way).collect()
+/// The peers that take part with an engine, besides its own launcher.
+fn peers_of(peers: &[Peer]) -> Vec<(&Peer, Way<'_>)> {
+    let ours = peers.iter().filter(|peer| peer.kind == Kind::Umiak);
+    ours.map(|peer| (peer, Way::Umiak(peer))).collect()
 }
 
 /// All contestants: the bare launcher, and the peers.
@@ -118,14 +118,20 @@ fn measure(
     rounds: Rounds,
 ) -> anyhow::Result<Vec<Series>> {
     say(&format!("{}, {ranks} ranks", place.engine.word()))?;
-    let peers = peers_of(place.engine, peers);
+    let peers = peers_of(peers);
     let metrics = place.engine.parts();
-    let mut series =
-        rounds.run(&contestants(place.engine, &peers), &metrics, ranks, |way, _| place.measure(setting, way, ranks))?;
-    // Of a peer that runs without an end of its own only the whole is known.
-    let is_measured = |one: &Series| !one.values.is_empty() || one.metric == place.engine.whole();
-    series.retain(is_measured);
-    Ok(series)
+    rounds.run(&contestants(place.engine, &peers), &metrics, ranks, |way, _| place.measure(setting, way, ranks))
+}
+
+/// Torchx makes each replica a part of a heterogeneous job, and Slurm gives no node to two parts.
+fn measure_spread(setting: &Setting, peers: &[Peer], ranks: u32, rounds: Rounds) -> anyhow::Result<Vec<Series>> {
+    say(&format!("slurm, {ranks} ranks on as many nodes"))?;
+    let place = Place::new(Engine::Slurm, ranks as usize)?;
+    let mut all = peers_of(peers);
+    let torchx = peers.iter().filter(|peer| peer.kind == Kind::Torchx);
+    all.extend(torchx.map(|peer| (peer, Way::Torchx(peer))));
+    let metrics = [Metric::SpreadBefore, Metric::SpreadWhole];
+    rounds.run(&contestants(Engine::Slurm, &all), &metrics, ranks, |way, _| place.measure_spread(setting, way, ranks))
 }
 
 fn measure_failure(
@@ -136,9 +142,8 @@ fn measure_failure(
     rounds: Rounds,
 ) -> anyhow::Result<Vec<Series>> {
     say(&format!("{}, one of {ranks} ranks fails", place.engine.word()))?;
-    let mut peers = peers_of(place.engine, peers);
-    peers.retain(|(peer, _)| peer.kind == Kind::Umiak);
-    let metrics: [Metric; 2] = place.engine.failure();
+    let peers = peers_of(peers);
+    let metrics = place.engine.failure();
     rounds.run(&contestants(place.engine, &peers), &metrics, ranks, |way, round| {
         place.measure_failure(setting, way, ranks, round)
     })

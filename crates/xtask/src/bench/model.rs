@@ -52,6 +52,8 @@ pub(crate) enum Metric {
     SlurmWhole,
     SlurmCause,
     SlurmGone,
+    SpreadBefore,
+    SpreadWhole,
     MpiBefore,
     MpiStart,
     MpiEnd,
@@ -69,7 +71,7 @@ pub(crate) enum Relation {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 50] = [
+    pub(crate) const ALL: [Self; 52] = [
         Self::Start,
         Self::Crash,
         Self::Memory,
@@ -114,6 +116,8 @@ impl Metric {
         Self::SlurmWhole,
         Self::SlurmCause,
         Self::SlurmGone,
+        Self::SpreadBefore,
+        Self::SpreadWhole,
         Self::MpiBefore,
         Self::MpiStart,
         Self::MpiEnd,
@@ -184,6 +188,8 @@ impl Metric {
             }
             Self::SlurmCause => "Slurm: from one of N ranks' exit with 7 until it is named",
             Self::SlurmGone => "Slurm: from one of N ranks' exit with 7 until nothing is left of the job, in Slurm too",
+            Self::SpreadBefore => "Slurm, a node for each of N ranks: until `sbatch` is executed",
+            Self::SpreadWhole => "Slurm, a node for each of N ranks: to the exit of the last rank",
             Self::MpiBefore => "MPI, N ranks: from the start of the command until `mpirun` is executed",
             Self::MpiStart => "MPI: from the execution of `mpirun` until all N ranks have started",
             Self::MpiEnd => "MPI: from the last rank's exit until the command has exited",
@@ -223,6 +229,8 @@ impl Metric {
             | Self::SlurmStart
             | Self::SlurmEnd
             | Self::SlurmWhole
+            | Self::SpreadBefore
+            | Self::SpreadWhole
             | Self::SlurmCause
             | Self::SlurmGone
             | Self::MpiBefore
@@ -257,6 +265,8 @@ impl Metric {
             | Self::SlurmStart
             | Self::SlurmEnd
             | Self::SlurmWhole
+            | Self::SpreadBefore
+            | Self::SpreadWhole
             | Self::MpiBefore
             | Self::MpiStart
             | Self::MpiEnd

@@ -27,7 +27,7 @@ use crate::bench::harness::{Running, millis};
 use crate::bench::model::{Metric, Sample};
 use crate::bench::peers::{Kind, Peer, on_path};
 
-/// Nodes of the cluster.
+/// Nodes of the cluster, where nothing else is said.
 pub(crate) const NODES: usize = 2;
 /// How long a rank lives. Open MPI may hang when many exit at once.
 const LIFE: Duration = Duration::from_millis(300);
@@ -117,10 +117,20 @@ pub(crate) enum Way<'a> {
     Torchx(&'a Peer),
 }
 
+/// Milliseconds of the parts of a job.
+#[derive(Debug)]
+struct Times {
+    before: f64,
+    start: f64,
+    end: f64,
+    whole: f64,
+}
+
 /// What all jobs of an engine share.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) engine: Engine,
+    nodes: usize,
     slurm: Option<Slurm>,
     /// Scripts that take the time, and execute the launcher.
     programs: TempDir,
@@ -129,8 +139,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Starts a cluster, if the engine needs one.
-    pub(crate) fn new(engine: Engine) -> anyhow::Result<Self> {
+    /// Starts a cluster with so many nodes, if the engine needs one.
+    pub(crate) fn new(engine: Engine, nodes: usize) -> anyhow::Result<Self> {
         let programs = directory()?;
         let name = engine.submits();
         let real = on_path(name).with_context(|| format!("`{name}` is not on PATH"))?;
@@ -138,24 +148,49 @@ impl Place {
         fs::write(&script, format!("#!/bin/sh\nexec \"${PROGRAM}\" {WORD} pass {SUBMIT} \"${REAL}\" \"$@\"\n"))?;
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
         fs::write(programs.path().join("bashenv"), format!("\"${PROGRAM}\" {WORD} stamp {UNIT}\n"))?;
-        let slurm = (engine == Engine::Slurm).then(|| Slurm::start(NODES));
-        Ok(Self { engine, slurm, programs, real })
+        let slurm = (engine == Engine::Slurm).then(|| Slurm::start(nodes));
+        Ok(Self { engine, nodes, slurm, programs, real })
     }
 
-    /// From the start of the command to the last exit; the inner `Err` says why it does not count.
+    /// All parts of a job that succeeds; the inner `Err` says why they do not count.
     pub(crate) fn measure(
         &self,
         setting: &Setting,
         way: &Way<'_>,
         ranks: u32,
     ) -> anyhow::Result<Result<Sample, String>> {
+        let times = self.times(setting, way, ranks)?;
+        let [before, start, end, whole] = self.engine.parts();
+        Ok(times.map(|times| {
+            let values = vec![(before, times.before), (start, times.start), (end, times.end), (whole, times.whole)];
+            Sample { values, cpu_ms: None, remark: None }
+        }))
+    }
+
+    /// The same with a node for each rank: only what is known of torchx, which does not wait for its jobs here.
+    pub(crate) fn measure_spread(
+        &self,
+        setting: &Setting,
+        way: &Way<'_>,
+        ranks: u32,
+    ) -> anyhow::Result<Result<Sample, String>> {
+        let times = self.times(setting, way, ranks)?;
+        Ok(times.map(|times| {
+            let values = vec![(Metric::SpreadBefore, times.before), (Metric::SpreadWhole, times.whole)];
+            Sample { values, cpu_ms: None, remark: None }
+        }))
+    }
+
+    fn times(&self, setting: &Setting, way: &Way<'_>, ranks: u32) -> anyhow::Result<Result<Times, String>> {
         let directory = setting.directory()?;
         let rank = [setting.floor.clone().into(), WORD.into(), "cluster-rank".into()];
         let mut command = self.command(setting, way, ranks, &directory, &rank)?;
         let running = Running::start_beside(&mut command, setting.limit)?;
         let began = running.began;
         let ended = running.exit()?;
-        let mut trouble = ended.trouble(setting.limit, |code| code == 0);
+        // After the submission, torchx asks `sacct` for the state of the job, and fails where there is no accounting.
+        let is_expected = |code| code == 0 || matches!((way, code), (Way::Torchx(_), 1));
+        let mut trouble = ended.trouble(setting.limit, is_expected);
         // `sbatch` and torchx submit and exit.
         let is_complete = || {
             let stamps = Stamps::read(&directory);
@@ -175,20 +210,15 @@ impl Place {
         let last = |what: &str| stamps.all(what).max().with_context(|| format!("no time of `{what}`"));
         let first = |what: &str| stamps.first(what).with_context(|| format!("no time of `{what}`"));
         let (submitted, all_began, all_ended) = (first(SUBMIT)?, last(BEGIN)?, last(END)?);
-        let [before, start, end, whole] = self.engine.parts();
-        let mut values = vec![(whole, millis(began, all_ended))];
-        if !matches!(way, Way::Torchx(_)) {
-            // `mpirun` is the unit.
-            let unit = if self.engine == Engine::Slurm { first(UNIT)? } else { submitted };
-            let over =
-                if let (Engine::Slurm, Way::Bare) = (self.engine, way) { first(LAUNCHER_END)? } else { ended.gone };
-            values.extend([
-                (before, millis(began, submitted)),
-                (start, millis(unit, all_began)),
-                (end, millis(all_ended, over)),
-            ]);
-        }
-        Ok(Ok(Sample { values, cpu_ms: None, remark: None }))
+        // `mpirun` is the unit.
+        let unit = if self.engine == Engine::Slurm { first(UNIT)? } else { submitted };
+        let over = if let (Engine::Slurm, Way::Bare) = (self.engine, way) { first(LAUNCHER_END)? } else { ended.gone };
+        Ok(Ok(Times {
+            before: millis(began, submitted),
+            start: millis(unit, all_began),
+            end: millis(all_ended, over),
+            whole: millis(began, all_ended),
+        }))
     }
 
     /// From the exit of one rank to its mention, and until nothing is left of the job.
@@ -278,7 +308,7 @@ impl Place {
         rank: &[OsString],
     ) -> anyhow::Result<Command> {
         let number = ranks.to_string();
-        let nodes = NODES.to_string();
+        let nodes = self.nodes.to_string();
         let mut command = match (self.engine, way) {
             (engine, Way::Umiak(peer)) => {
                 let words: Vec<&str> =
