@@ -236,7 +236,7 @@ impl Unit {
             }
             Event::Placed(placement) => self.place(placement, now),
             Event::Told { agent, told } => self.hear(agent, told, now, &mut effects),
-            Event::Looked { asked, look, log } => self.apply(asked, look, log, now, &mut effects),
+            Event::Looked { asked, look, log } => self.apply(asked, look, log.as_deref(), now, &mut effects),
             Event::Start { order, ids } => {
                 self.live.extend(ids);
                 effects.push(Effect::Order(order));
@@ -370,7 +370,7 @@ impl Unit {
         self.cancel = Some(kill || self.cancel == Some(true));
     }
 
-    fn apply(&mut self, asked: Duration, look: Look, log: Option<String>, now: Duration, effects: &mut Vec<Effect>) {
+    fn apply(&mut self, asked: Duration, look: Look, log: Option<&str>, now: Duration, effects: &mut Vec<Effect>) {
         if self.stage == Stage::Over {
             return;
         }
@@ -431,7 +431,7 @@ impl Unit {
                     Some(exit) => exit,
                     None if started.contains(&id) => Exit::Lost,
                     None => {
-                        let why = log.clone().or_else(|| reason(&over));
+                        let why = log.map(str::to_owned).or_else(|| reason(&over));
                         let reason = why.unwrap_or_else(|| "it ended before its agents were there".to_owned());
                         Exit::Spawn(SpawnError { doing: SpawnStage::Agent, errno: 0, reason })
                     }

@@ -6,10 +6,13 @@ use crate::model::{Job, Resources, Role, SlurmOptions};
 
 const MIB: u64 = 1 << 20;
 
+/// What roles of one part have in common: their resources and their queue.
+type Common<'a> = (Need, Option<&'a str>);
+
 /// The roles of each part, by position, in the order of the document. With an agent for each replica, a task's number
 /// must be its replica's, so only roles that follow each other share a part.
 pub fn parts(job: &Job, options: &SlurmOptions) -> Vec<Vec<u16>> {
-    let mut parts: Vec<((Need, Option<&str>), Vec<u16>)> = Vec::new();
+    let mut parts: Vec<(Common<'_>, Vec<u16>)> = Vec::new();
     for (role, position) in job.roles.iter().zip(0..) {
         let need = (Need::of(&role.work.resources), queue(role, options));
         let from = if options.direct { parts.len().saturating_sub(1) } else { 0 };

@@ -182,7 +182,7 @@ impl Cluster {
         umiak_sys::files::make_own_directory(&self.directory.join("units"))?;
         umiak_sys::files::make_own_directory(&place.directory)?;
         let file = place.directory.join(files::UNIT);
-        match self.begin(plan, step, name, place, order, ids) {
+        match self.begin(plan, step, &name, place, order, ids) {
             Ok(unit) => {
                 self.replace(step, unit);
                 Ok(())
@@ -199,7 +199,7 @@ impl Cluster {
         &self,
         plan: &Plan,
         step: StepIndex,
-        name: String,
+        name: &str,
         place: UnitPlace,
         order: &Order,
         ids: &[AttemptId],
@@ -240,7 +240,7 @@ impl Cluster {
             return Err(std::io::Error::other("its orders cannot be written"));
         }
         Unit::begin(Beginning {
-            handle: self.handle_of(&name),
+            handle: self.handle_of(name),
             step,
             place,
             run: &self.directory,

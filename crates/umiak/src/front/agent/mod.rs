@@ -165,7 +165,7 @@ impl Stage<'_> {
             is_over: false,
         };
         running.run()?;
-        running.code(gathered)
+        Ok(running.code(gathered))
     }
 }
 
@@ -290,27 +290,27 @@ struct Running<'a> {
 
 impl Running<'_> {
     /// The exit code of an agent that has left.
-    fn code(&self, gathered: &Path) -> Result<u8, Diagnostic> {
+    fn code(&self, gathered: &Path) -> u8 {
         if let Some(copy) = std::env::var_os(COPY) {
             let _ = std::fs::remove_file(copy);
         }
         if self.has_failed {
             // Slurm ends the others, which may not know.
-            return Ok(1);
+            return 1;
         }
         if self.agent.asked() != Some(Asked::Limit) || !self.unit.submission.cluster.slurm.requeue {
-            return Ok(0);
+            return 0;
         }
         // Slurm ends the others as soon as one exits with another code than 0: the first agent does, as the last one.
         if self.posted.number > 0 {
-            return Ok(0);
+            return 0;
         }
         let (agents, again, begun) = (self.placement.places.len(), self.placement.again, Instant::now());
         let limit = self.plan.job.longest_grace() + Duration::from_secs(5);
         while !place::have_all_left(gathered, agents, again) && begun.elapsed() < limit {
             std::thread::sleep(EVERY);
         }
-        Ok(AGAIN)
+        AGAIN
     }
 
     fn run(&mut self) -> Result<(), Diagnostic> {

@@ -276,7 +276,6 @@ impl Scheduler for Slurm {
 
 /// By which a job is found: names for readers, and a part of the digest of the unit's path, which may have any bytes.
 fn comment(unit: &UnitPlace) -> String {
-    const DIGITS: usize = 16;
     let plain = |name: &OsStr| {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         name.to_string_lossy().replace(|letter| !is_plain(letter), "_")
@@ -285,7 +284,8 @@ fn comment(unit: &UnitPlace) -> String {
     // `RUN/units/UNIT`
     let run = plain(unit.directory.ancestors().nth(2).and_then(Path::file_name).unwrap_or_default());
     let digest = Sha256::digest(unit.directory.as_os_str().as_bytes());
-    let digest: String = digest.iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
+    let digest = digest.first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
+    let digest = format!("{digest:016x}");
     debug!(unit = %unit.directory.display(), digest, "comment");
     format!("umiak:{run}/{unit_name}:{digest}")
 }
