@@ -33,6 +33,8 @@ pub struct Opt {
 pub enum Takes {
     Value,
     Nothing,
+    /// A value after `=`, or nothing. `argparse` would take the next word too.
+    Attached,
     /// A truth value after `=` or as the next word (`True`, `0`), or nothing. `argparse` has no such kind: one option was
     /// a switch in one release and took a value in another.
     Truth,
@@ -133,9 +135,11 @@ pub fn parse(options: &[Opt], argv: &[OsString]) -> Result<Outcome, Vec<ArgError
                     Item::Known(Given { key: option.key, name: option.name, token: token.clone(), value, is_separate })
                 };
                 match (option.takes, attached) {
-                    (Takes::Nothing, None) => line.items.push(given(None, false)),
+                    (Takes::Nothing | Takes::Attached, None) => line.items.push(given(None, false)),
                     (Takes::Nothing, Some(value)) => errors.push(unwanted(option.name, &value)),
-                    (Takes::Value | Takes::Truth, Some(value)) => line.items.push(given(Some(value), false)),
+                    (Takes::Value | Takes::Attached | Takes::Truth, Some(value)) => {
+                        line.items.push(given(Some(value), false))
+                    }
                     (Takes::Truth, None) => {
                         let next = argv.get(position).filter(|next| next.to_str().and_then(bool_text).is_some());
                         position += usize::from(next.is_some());

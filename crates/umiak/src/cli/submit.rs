@@ -61,17 +61,26 @@ mod tests {
     fn both_parsers_know_the_same_flags() {
         let command = commands::command();
         let submit: &Command = command.find_subcommand("submit").expect("it is a command");
-        let mut known: Vec<(String, bool)> = Vec::new();
+        let mut known: Vec<(String, &str)> = Vec::new();
         for argument in submit
             .get_arguments()
             .filter(|argument| !["help", "model", "backend", "role"].contains(&argument.get_id().as_str()))
         {
-            let takes = !matches!(argument.get_action(), ArgAction::SetTrue | ArgAction::Count);
+            let takes = match argument.get_action() {
+                ArgAction::SetTrue | ArgAction::Count => "nothing",
+                _ if argument.is_require_equals_set() => "after `=`",
+                _ => "a value",
+            };
             known.extend(argument.get_long().map(|long| (format!("--{long}"), takes)));
             known.extend(argument.get_short().map(|short| (format!("-{short}"), takes)));
         }
-        let mut table: Vec<(String, bool)> =
-            line::own().map(|option| (option.name.to_owned(), option.takes == Takes::Value)).collect();
+        let takes = |takes: Takes| match takes {
+            Takes::Nothing => "nothing",
+            Takes::Attached => "after `=`",
+            Takes::Value | Takes::Truth => "a value",
+        };
+        let mut table: Vec<(String, &str)> =
+            line::own().map(|option| (option.name.to_owned(), takes(option.takes))).collect();
         known.sort();
         table.sort();
         assert_eq!(known, table);

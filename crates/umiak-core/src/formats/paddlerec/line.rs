@@ -33,6 +33,10 @@ const fn with_value(name: &'static str) -> Opt {
     Opt { name, key: OWN, takes: Takes::Value, matching: Matching::Whole }
 }
 
+const fn with_attached(name: &'static str) -> Opt {
+    Opt { name, key: OWN, takes: Takes::Attached, matching: Matching::Whole }
+}
+
 /// Every flag.
 pub const OPTIONS: &[Opt] = &[
     of_paddlerec("--model", MODEL),
@@ -47,6 +51,7 @@ pub const OPTIONS: &[Opt] = &[
     switch("--slurm-direct"),
     switch("--slurm-requeue"),
     with_value("--slurm-warning"),
+    with_attached("--slurm-connect"),
     with_value("--mpi-hosts"),
     with_value("--mpi-launcher"),
     with_value("--mpi-arg"),
@@ -93,7 +98,12 @@ pub fn parse(argv: &[OsString]) -> Result<Parsed, Vec<Diagnostic>> {
                 (ROLE, value) => errors.extend(role(&value.unwrap_or_default())),
                 // `-vv` is one word.
                 (_, None) => own.push(if given.name == "-v" { given.token } else { given.name.into() }),
-                (_, Some(value)) => own.extend([given.name.into(), value]),
+                (_, Some(value)) => {
+                    let mut word = OsString::from(given.name);
+                    word.push("=");
+                    word.push(value);
+                    own.push(word);
+                }
             },
             Item::Unknown(token) => errors.push(unknown(&token)),
         }
@@ -161,7 +171,9 @@ mod tests {
             ("--backend-yaml=b.yaml -mc.yaml", "--model c.yaml --backend b.yaml"),
             ("-m c -m d", "--model d"),
             ("-m c -r MASTER", "--model c"),
-            ("-m c --dry-run -d --engine=local -vv", "--model c --dry-run -d --engine local -vv"),
+            ("-m c --dry-run -d --engine local -vv", "--model c --dry-run -d --engine=local -vv"),
+            ("--slurm-connect -m c", "--model c --slurm-connect"),
+            ("-m c --slurm-connect=login:7200", "--model c --slurm-connect=login:7200"),
             ("-h", "help"),
             ("", "`-m` is missing: the `config.yaml` of the model"),
             ("-b b", "`-m` is missing: the `config.yaml` of the model"),

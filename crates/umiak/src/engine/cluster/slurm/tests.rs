@@ -235,7 +235,8 @@ fn a_warned_job_is_started_again() {
     assert_eq!(room.end(&job), Over::Done, "{}", room.log());
     assert_eq!(room.agents().iter().filter(|line| line.contains("again=1")).count(), 2, "{:?}", room.agents());
     assert!(!room.log().contains("USR1"), "{}", room.log());
-    assert!(!unit.join("limit").exists());
+    let limit = std::fs::read_to_string(unit.join("limit")).expect("written by the script");
+    assert_eq!(limit, "0\n", "the first start was warned, and not the second");
 }
 
 #[test]
