@@ -165,12 +165,13 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
         // Stopped before it was requested: there is no process to signal.
         (S::Waiting, Event::Stop(_)) => (S::Waiting, vec![]),
 
-        (S::Starting { since }, Event::Started(instance)) => {
-            (S::Running { since }, vec![Effect::NoteStarted(instance)])
+        // Until then it may have waited for nodes.
+        (S::Starting { .. }, Event::Started(instance)) => {
+            (S::Running { since: now }, vec![Effect::NoteStarted(instance)])
         }
         // The start notification may arrive after the stop.
-        (S::Stopping { since, started: false, sent }, Event::Started(instance)) => {
-            (S::Stopping { since, started: true, sent }, vec![Effect::NoteStarted(instance)])
+        (S::Stopping { started: false, sent, .. }, Event::Started(instance)) => {
+            (S::Stopping { since: now, started: true, sent }, vec![Effect::NoteStarted(instance)])
         }
 
         (S::Starting { since } | S::Running { since }, Event::Exited { exit, classed, order, usage }) => {
@@ -279,6 +280,6 @@ mod tests {
         let (state, effects) = step(state, Event::Started(Instance::of_pid(7)), at(2));
         assert_eq!(effects, [Effect::NoteStarted(Instance::of_pid(7))]);
         let sent = StopSent::new(StopHow::Terminate);
-        assert_eq!(state, Attempt::Stopping { since: at(0), started: true, sent });
+        assert_eq!(state, Attempt::Stopping { since: at(2), started: true, sent });
     }
 }
