@@ -44,7 +44,12 @@ pub fn capable(job: &Job, engine: &str, can: Capabilities) -> Vec<Diagnostic> {
         Diagnostic::error(Code::J0030, format!("engine `{engine}` cannot use the queue of `{}`", role.name))
             .row("reason", "the name of the queue has a line break or a control character")
     });
-    restarted.chain(apart).chain(nested).chain(hosted).chain(queue).collect()
+    let watched = (!can.here && job.policy.hang.is_some()).then(|| {
+        Diagnostic::error(Code::J0030, format!("engine `{engine}` cannot watch for hangs"))
+            .row("reason", "the processes of the replicas, whose progress is watched, are on other hosts")
+            .hint("remove `hang` from `policy`, and limit the time with `timeout`")
+    });
+    restarted.chain(apart).chain(nested).chain(hosted).chain(watched).chain(queue).collect()
 }
 
 #[cfg(test)]
@@ -110,6 +115,7 @@ mod tests {
         let all = job(|job| {
             job.policy.gang = false;
             job.agent_store = true;
+            job.policy.hang = Some(std::time::Duration::from_secs(60));
             job.contracts = vec![Contract::Mpi];
             job.roles[0].work.queue = Some("a\nb".to_owned());
         });
@@ -128,6 +134,10 @@ mod tests {
         error[J0030]: engine `slurm` cannot run with `store: agent`
           reason  its replicas run elsewhere, and may not reach this host
         hint: remove `store: agent`: then the first rank hosts the store
+
+        error[J0030]: engine `slurm` cannot watch for hangs
+          reason  the processes of the replicas, whose progress is watched, are on other hosts
+        hint: remove `hang` from `policy`, and limit the time with `timeout`
 
         error[J0030]: engine `slurm` cannot use the queue of `trainer`
           reason  the name of the queue has a line break or a control character

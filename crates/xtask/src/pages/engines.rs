@@ -40,6 +40,7 @@ A job that needs what its engine cannot do is refused before anything starts, wi
 | `gang: false` | `mock-cluster`, `slurm`, `mpi` |
 | `restarts` of a role | `mock-cluster` |
 | `store: agent` | all but `local` |
+| `policy.hang` | `mock-cluster`, `slurm`, `mpi` |
 | `contracts: mpi`, `framework: mpi` | `slurm`, `mpi` |
 ";
 
