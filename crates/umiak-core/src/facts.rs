@@ -75,6 +75,8 @@ impl Fact {
         match self {
             Self::Planned(planned) => vec![&mut planned.command],
             Self::Pending { reason } | Self::Refused { reason } => vec![reason],
+            Self::Accepted { name } => vec![name],
+            Self::Cancelled { by } => vec![by],
             Self::StoreWaits(waits) => waits.keys.iter_mut().map(|key| &mut key.key).collect(),
             Self::Ended { exit, .. } => exit.texts(),
             Self::Observed { replicas } => replicas.iter_mut().flat_map(Observed::texts).collect(),
@@ -185,8 +187,12 @@ pub enum Fact {
     Starting { subject: Subject },
     /// The engine has accepted the job, or a part of it, under this name. It outlives the supervisor.
     Submitted { handle: String },
+    /// The scheduler's own name of the unit: `Slurm job 73`.
+    Accepted { name: String },
     /// Why nothing runs yet, as reported by the engine.
     Pending { reason: String },
+    /// The job was cancelled in the cluster itself. A stop follows.
+    Cancelled { by: String },
     /// The process exists.
     Started {
         subject: Subject,
@@ -904,7 +910,9 @@ mod tests {
             Fact::Planned(planned),
             Fact::Starting { subject: subject.clone() },
             Fact::Submitted { handle: "job-7".into() },
+            Fact::Accepted { name: "Slurm job 73".into() },
             Fact::Pending { reason: "no node has 8 GPUs".into() },
+            Fact::Cancelled { by: "`scancel`".into() },
             Fact::Started { subject: subject.clone(), instance: Instance::of_pid(4) },
             Fact::Started {
                 subject: subject.clone(),

@@ -44,6 +44,12 @@ pub struct Status {
     /// Why nothing runs yet, as reported by the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<String>,
+    /// The scheduler's own names of its units: `Slurm job 73`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accepted: Vec<String>,
+    /// What cancelled the job in its cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancelled_by: Option<String>,
     /// Ranks that wait at torch's store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_waits: Option<StoreWaits>,
@@ -327,7 +333,13 @@ impl Status {
             }
             Fact::Starting { subject } => self.starting(subject, at),
             Fact::Submitted { handle } => self.submitted(handle),
+            Fact::Accepted { name } => {
+                if !self.accepted.contains(name) {
+                    self.accepted.push(name.clone());
+                }
+            }
             Fact::Pending { reason } => self.pending = Some(reason.clone()),
+            Fact::Cancelled { by } => self.cancelled_by = Some(by.clone()),
             Fact::Started { subject, instance } => self.started(subject, instance, at),
             Fact::Ready { subject } => self.change(subject, |stage| {
                 if let Stage::Running { ready, .. } = stage {

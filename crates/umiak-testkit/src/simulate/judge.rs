@@ -322,7 +322,9 @@ impl<'a> Judge<'a> {
             Fact::Ignored { .. }
             | Fact::Supervised(_)
             | Fact::Submitted { .. }
+            | Fact::Accepted { .. }
             | Fact::Pending { .. }
+            | Fact::Cancelled { .. }
             | Fact::Ready { .. }
             | Fact::TimedOut { .. }
             | Fact::AttemptFailed(_)

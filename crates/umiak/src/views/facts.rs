@@ -93,7 +93,9 @@ fn words(fact: &Fact) -> String {
         }
         Fact::Starting { subject } => format!("{} is being started", who(subject)),
         Fact::Submitted { handle } => format!("submitted as {handle}"),
+        Fact::Accepted { name } => format!("accepted as {name}"),
         Fact::Pending { reason } => format!("pending: {reason}"),
+        Fact::Cancelled { by } => format!("cancelled by {by}"),
         Fact::Started { subject, instance } => match instance.describe() {
             known if known.is_empty() => format!("{} started", who(subject)),
             known => format!("{} started, {known}", who(subject)),

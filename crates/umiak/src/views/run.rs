@@ -133,6 +133,7 @@ pub(crate) fn human(
     if status.attempt > FIRST_ATTEMPT {
         row("attempts", format!("{} of the whole job", status.attempt));
     }
+    row("scheduler", status.accepted.join(", "));
     if let Some(waits) = waits_for(status).filter(|_| matches!(standing, RunStanding::Is(_))) {
         row("waits for", waits);
     }
