@@ -94,6 +94,19 @@ struct Part<'a> {
     group: Option<usize>,
 }
 
+impl Part<'_> {
+    /// The end of the variables that Slurm sets for a part.
+    fn suffix(&self) -> String {
+        self.group.map(|group| format!("_HET_GROUP_{group}")).unwrap_or_default()
+    }
+
+    /// The options of `srun` for a task on each node.
+    fn each_node(&self) -> String {
+        let nodes = format!("\"$SLURM_JOB_NUM_NODES{}\"", self.suffix());
+        format!("--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1")
+    }
+}
+
 impl Rendered<'_> {
     pub(super) fn text(&self) -> String {
         let parts = self.parts();
@@ -114,6 +127,7 @@ impl Rendered<'_> {
             unit = self.unit(),
             umiak = quoted(self.umiak.as_os_str()),
         );
+        tasks(&parts, &mut text);
         if self.options.connect.is_none() {
             copying(&parts, &mut text);
         }
@@ -193,26 +207,20 @@ impl Rendered<'_> {
     }
 
     fn starting(&self, parts: &[Part<'_>], text: &mut String) {
-        let suffix = |part: &Part<'_>| part.group.map(|group| format!("_HET_GROUP_{group}")).unwrap_or_default();
-        let tasks: Vec<String> = parts.iter().map(|part| format!("$SLURM_TASKS_PER_NODE{}", suffix(part))).collect();
         let own = if self.options.direct { "" } else { " --mpi=none --cpu-bind=none --distribution=block" };
-        let sruns: Vec<String> = parts.iter().map(|part| self.srun(part, &suffix(part))).collect();
+        let sruns: Vec<String> = parts.iter().map(|part| self.srun(part)).collect();
         let _ = write!(
             text,
-            "export UMIAK_TASKS=\"{tasks}\"\n\
-             unset ${{!SLURM_CPUS_PER_TASK*}} ${{!SLURM_MEM_PER_*}} ${{!SLURM_NTASKS*}} ${{!SLURM_NPROCS*}} \
-             ${{!SLURM_GPUS*}} ${{!SLURM_TRES_PER_TASK*}}\n\
-             flags=(--export=ALL --overlap --mem=0 --kill-on-bad-exit=1 --wait=0{own})\n\
+            "flags=(--export=ALL --overlap --mem=0 --kill-on-bad-exit=1 --wait=0{own})\n\
              srun {sruns} &\n\
              while kill -0 $! 2>/dev/null; do wait $!; done\n\
              wait $!\ncode=$?\n",
-            tasks = tasks.join(";"),
             sruns = sruns.join(" \\\n  : "),
         );
     }
 
     /// The words of a part for `srun`.
-    fn srun(&self, part: &Part<'_>, suffix: &str) -> String {
+    fn srun(&self, part: &Part<'_>) -> String {
         let mut words: Vec<String> = part.group.map(|group| format!("--het-group={group}")).into_iter().collect();
         words.push("\"${flags[@]}\"".to_owned());
         let agent = "\"$umiak\" agent \"$unit\"";
@@ -222,8 +230,7 @@ impl Rendered<'_> {
             let need = Need { memory: None, ..part.need };
             words.extend(resources(&need).into_iter().map(|(name, value)| format!("--{name}={value}")));
         } else {
-            let nodes = format!("\"$SLURM_JOB_NUM_NODES{suffix}\"");
-            words.push(format!("--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1"));
+            words.push(part.each_node());
         }
         if !self.options.direct && part.need.gpus > 0 {
             words.push(format!("--gpu-bind=per_task:{}", part.need.gpus.saturating_mul(part.tasks)));
@@ -234,13 +241,28 @@ impl Rendered<'_> {
     }
 }
 
+/// Keeps what agents need of Slurm's variables, and removes those that `srun` would take for options.
+fn tasks(parts: &[Part<'_>], text: &mut String) {
+    let tasks: Vec<String> = parts.iter().map(|part| format!("$SLURM_TASKS_PER_NODE{}", part.suffix())).collect();
+    let _ = write!(
+        text,
+        "export UMIAK_TASKS=\"{}\"\n\
+         unset ${{!SLURM_CPUS_PER_TASK*}} ${{!SLURM_MEM_PER_*}} ${{!SLURM_NTASKS*}} ${{!SLURM_NPROCS*}} \
+         ${{!SLURM_GPUS*}} ${{!SLURM_TRES_PER_TASK*}}\n\n",
+        tasks.join(";"),
+    );
+}
+
 /// Copies umiak to the nodes, if the first one does not have it.
 fn copying(parts: &[Part<'_>], text: &mut String) {
-    let job = |part: &Part<'_>| match part.group {
-        Some(group) => format!(" \"$SLURM_JOB_ID_HET_GROUP_{group}\""),
-        None => " \"$SLURM_JOB_ID\"".to_owned(),
-    };
-    let jobs: String = parts.iter().map(job).collect();
+    let jobs = parts.iter().map(|part| format!("\"$SLURM_JOB_ID{}\"", part.suffix()));
+    let jobs = jobs.collect::<Vec<_>>().join(" ");
+    let making = parts.iter().map(|part| {
+        let group = part.group.map(|group| format!("--het-group={group} ")).unwrap_or_default();
+        let nodes = part.each_node();
+        format!("srun {group}{nodes} --overlap --mem=0 --mpi=none bash -c \"$make\" bash \"$copy\" || exit 1")
+    });
+    let making = making.collect::<Vec<_>>().join("\n  ");
     let _ = write!(
         text,
         "if [ ! -x \"$umiak\" ]; then\n  \
@@ -248,9 +270,13 @@ fn copying(parts: &[Part<'_>], text: &mut String) {
              echo \"umiak: $umiak is not a program on $SLURMD_NODENAME, and there is no copy of it in $unit\" >&2\n    \
              exit 1\n  \
            fi\n  \
-           umiak=/tmp/umiak-$SLURM_JOB_ID\n  \
+           # A directory that only this user can change; several nodes may be one host.\n  \
+           copy=$(mktemp -u \"/tmp/umiak-$SLURM_JOB_ID.XXXXXXXX\")\n  \
+           make='mkdir -m 700 \"$1\" 2>/dev/null; [ -d \"$1\" ] && [ -O \"$1\" ] && [ ! -L \"$1\" ]'\n  \
+           {making}\n  \
+           umiak=$copy/umiak\n  \
            export UMIAK_COPY=$umiak\n  \
-           for job in{jobs}; do\n    \
+           for job in {jobs}; do\n    \
              sbcast --force --jobid=\"$job\" \"$unit/{COPY_FILE}\" \"$umiak\" || exit 1\n  \
            done\nfi\n\n",
     );
