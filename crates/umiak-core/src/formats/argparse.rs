@@ -138,7 +138,7 @@ pub fn parse(options: &[Opt], argv: &[OsString]) -> Result<Outcome, Vec<ArgError
                     (Takes::Nothing | Takes::Attached, None) => line.items.push(given(None, false)),
                     (Takes::Nothing, Some(value)) => errors.push(unwanted(option.name, &value)),
                     (Takes::Value | Takes::Attached | Takes::Truth, Some(value)) => {
-                        line.items.push(given(Some(value), false))
+                        line.items.push(given(Some(value), false));
                     }
                     (Takes::Truth, None) => {
                         let next = argv.get(position).filter(|next| next.to_str().and_then(bool_text).is_some());

@@ -255,8 +255,8 @@ fn connect(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<At<Option
 fn mpi(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<MpiOptions> {
     let entries = reader.entries(what, node, ["kind", "launcher", "hosts", "arguments", "umiak"])?;
     let items = |name: &str| entries.get(name).map(Node::one_or_many).unwrap_or_default();
-    let hosts = items("hosts").iter().filter_map(|node| by(reader, "`hosts`", node, engines::mpi_host));
-    let hosts = hosts.map(|host| host.value).collect();
+    let hosts = items("hosts").iter().filter_map(|node| by(reader, "`hosts`", node, engines::mpi_hosts));
+    let hosts = hosts.flat_map(|hosts| hosts.value).collect();
     let arguments = items("arguments").iter().filter_map(|node| reader.text("`arguments`", node));
     let arguments = arguments.map(|word| word.value).collect();
     let launcher: Option<String> = entries.value(reader, "launcher", Reader::word);

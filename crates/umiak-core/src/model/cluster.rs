@@ -114,3 +114,21 @@ pub const MPI_VARIABLES: [&str; 6] = ["OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDI_"
 pub fn is_of_scheduler(name: &str) -> bool {
     SLURM_VARIABLES.iter().chain(&MPI_VARIABLES).any(|beginning| name.starts_with(beginning))
 }
+
+/// True for a variable that belongs to a node: what it is on the host that submits says nothing about another one.
+pub fn is_of_node(name: &str) -> bool {
+    const NAMES: [&str; 11] = [
+        "CUDA_VISIBLE_DEVICES",
+        "GPU_DEVICE_ORDINAL",
+        "HOST",
+        "HOSTNAME",
+        "NVIDIA_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "TMPDIR",
+        "XDG_RUNTIME_DIR",
+        "XDG_SESSION_ID",
+        "XPU_VISIBLE_DEVICES",
+        "ZE_AFFINITY_MASK",
+    ];
+    NAMES.contains(&name)
+}

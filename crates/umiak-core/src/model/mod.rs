@@ -22,7 +22,9 @@ mod time;
 mod whose;
 
 pub use capabilities::{Capabilities, Hosts, OutputSource, Unit};
-pub use cluster::{ClusterOptions, Connect, MPI_VARIABLES, MpiOptions, SLURM_VARIABLES, SlurmOptions, is_of_scheduler};
+pub use cluster::{
+    ClusterOptions, Connect, MPI_VARIABLES, MpiOptions, SLURM_VARIABLES, SlurmOptions, is_of_node, is_of_scheduler,
+};
 pub use dialect::{ExitCodes, Generation, OutputMode, Show};
 pub use engine::{EngineChoice, EngineKind};
 pub use etcd::{EtcdEndpoint, EtcdOptions, EtcdTls, EtcdUser, InvalidEtcdEndpoint};

@@ -21,7 +21,7 @@ pub(super) struct Engines {
     #[arg(long, value_name = "ENGINE")]
     engine: Option<String>,
     /// Slurm: set an option of `sbatch`, without dashes: `--slurm partition=gpu --slurm exclusive`
-    #[arg(long, value_name = "OPTION", value_parser = slurm_option)]
+    #[arg(long, value_name = "OPTION", value_parser = slurm_option, allow_hyphen_values = true)]
     slurm: Vec<(String, Option<String>)>,
     /// Slurm: `srun` starts the replicas directly, without an agent on each node
     #[arg(long)]
