@@ -14,6 +14,13 @@ pub fn heartbeat() -> Duration {
     millis.map_or(Duration::from_secs(60), Duration::from_millis)
 }
 
+/// Time without a sign of its supervisor after which an agent does not wait for it: a minute, or `UMIAK_TEST_FORSAKEN` in
+/// milliseconds.
+pub fn forsaken() -> Duration {
+    let millis = variable("FORSAKEN").and_then(|text| text.parse().ok());
+    millis.map_or(Duration::from_secs(60), Duration::from_millis)
+}
+
 /// Where a supervisor is killed while it writes its journal. `UMIAK_TEST_JOURNAL_DIE` is `N` for right after the first
 /// N records, or `N.k` for after k bytes of the next one.
 #[derive(Debug, Clone, Copy)]

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Asked, Order, StartOrder, Told};
 use crate::facts::Usage;
 use crate::machine::job::AttemptId;
-use crate::model::{Exit, Job, Slot, StopHow};
+use crate::model::{Exit, Job, Slot, StartAfter, StopHow, When};
+
+const SIGTERM: i32 = 15;
 
 /// The state of an agent.
 #[derive(Debug, Default)]
@@ -19,6 +21,46 @@ pub struct Agent {
     newest: BTreeMap<Slot, AttemptId>,
     asked: Option<Asked>,
     is_ending: bool,
+    /// True if the supervisor has ordered the end.
+    is_over: bool,
+    /// What the roles wait for, if the scheduler has started the unit again: the supervisor has given its orders in the
+    /// first start, one after the other.
+    after: Vec<Vec<StartAfter>>,
+    waiting: Vec<StartOrder>,
+}
+
+/// What the agents of a start of the unit have reported.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub started: BTreeSet<Slot>,
+    pub ready: BTreeSet<Slot>,
+    /// Also in earlier starts.
+    pub succeeded: BTreeSet<Slot>,
+}
+
+impl Seen {
+    pub fn add(&mut self, told: &Told) {
+        match told {
+            Told::Started { id, .. } => drop(self.started.insert(id.slot)),
+            Told::Ready { id } => drop(self.ready.insert(id.slot)),
+            Told::Ended { id, exit, .. } if exit.is_success() => drop(self.succeeded.insert(id.slot)),
+            _ => {}
+        }
+    }
+
+    /// True if a role that waits for this may start.
+    pub fn is_met(&self, job: &Job, after: StartAfter) -> bool {
+        let these = match after.when {
+            When::Started => &self.started,
+            When::Ready => &self.ready,
+            When::Succeeded => &self.succeeded,
+        };
+        let replicas = job.roles.get(usize::from(after.role)).map_or(0, |role| role.replicas);
+        (0..replicas).all(|index| {
+            let slot = Slot { role: after.role, index };
+            these.contains(&slot) || self.succeeded.contains(&slot)
+        })
+    }
 }
 
 /// What an agent does next.
@@ -37,6 +79,40 @@ impl Agent {
     /// `ended` are attempts of all agents whose end was told before this agent began.
     pub fn new(seats: impl IntoIterator<Item = Slot>, ended: BTreeSet<AttemptId>) -> Self {
         Self { seats: seats.into_iter().collect(), ended, ..Self::default() }
+    }
+
+    /// The scheduler has started the unit again: roles start in their order.
+    #[must_use]
+    pub fn again(mut self, job: &Job) -> Self {
+        self.after = job.roles.iter().map(|role| role.start_after.clone()).collect();
+        self
+    }
+
+    /// True if attempts wait for other roles.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Starts attempts whose roles wait for nothing that is not met.
+    pub fn release(&mut self, is_met: impl Fn(StartAfter) -> bool) -> Vec<Act> {
+        let after = &self.after;
+        let is_due = |start: &StartOrder| {
+            let of_role = after.get(usize::from(start.id.slot.role)).map_or(&[][..], Vec::as_slice);
+            of_role.iter().all(|after| is_met(*after))
+        };
+        let (due, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(is_due);
+        self.waiting = waiting;
+        self.begin(due)
+    }
+
+    fn begin(&mut self, due: Vec<StartOrder>) -> Vec<Act> {
+        self.live.extend(due.iter().map(|start| start.id));
+        if due.is_empty() { Vec::new() } else { vec![Act::Start(due)] }
+    }
+
+    /// True if the unit is to be started again after its time limit: the supervisor has not ended it meanwhile.
+    pub fn is_to_begin_again(&self) -> bool {
+        self.asked == Some(Asked::Limit) && !self.is_over
     }
 
     pub fn live(&self) -> impl Iterator<Item = AttemptId> + '_ {
@@ -79,13 +155,23 @@ impl Agent {
                         && !self.ended.contains(&id)
                         && !self.live.contains(&id)
                 };
-                let due: Vec<StartOrder> = starts.into_iter().filter(is_due).collect();
-                self.live.extend(due.iter().map(|start| start.id));
-                if due.is_empty() { Vec::new() } else { vec![Act::Start(due)] }
+                let waits = |start: &StartOrder| {
+                    self.after.get(usize::from(start.id.slot.role)).is_some_and(|it| !it.is_empty())
+                };
+                let due = starts.into_iter().filter(is_due);
+                let (waiting, due): (Vec<StartOrder>, Vec<StartOrder>) = due.partition(waits);
+                self.waiting.extend(waiting);
+                self.begin(due)
             }
             Order::Stop { how, targets } => {
+                let (waiting, kept) = std::mem::take(&mut self.waiting)
+                    .into_iter()
+                    .partition::<Vec<StartOrder>, _>(|start| targets.contains(&start.id));
+                self.waiting = kept;
+                let mut acts: Vec<Act> = waiting.into_iter().map(|start| self.never_started(start.id)).collect();
                 let targets: Vec<_> = targets.into_iter().filter(|id| self.live.contains(id)).collect();
-                if targets.is_empty() { Vec::new() } else { vec![Act::Stop { how, targets }] }
+                acts.extend((!targets.is_empty()).then_some(Act::Stop { how, targets }));
+                acts
             }
             Order::AwaitReady { id } if self.live.contains(&id) => vec![Act::Await(id)],
             Order::AwaitReady { .. } => Vec::new(),
@@ -95,10 +181,18 @@ impl Agent {
             }
             Order::Clear {} => vec![Act::Clear],
             Order::End { patient } => {
-                self.is_ending = true;
+                (self.is_ending, self.is_over) = (true, true);
+                self.waiting.clear();
                 vec![Act::End { patient }]
             }
         }
+    }
+
+    /// An attempt was stopped while it waited for another role.
+    fn never_started(&mut self, id: AttemptId) -> Act {
+        self.ended.insert(id);
+        let exit = Exit::Signal { signal: SIGTERM, core_dumped: false };
+        Act::Tell(Told::Ended { id, exit, usage: None, over_limit: false, after: self.asked })
     }
 
     /// An attempt has ended.
@@ -115,6 +209,7 @@ impl Agent {
     /// The scheduler asks the unit to end, or there is no supervisor that would: the agent stops its replicas, and leaves.
     pub fn ask(&mut self, asked: Asked) -> Vec<Act> {
         self.asked.get_or_insert(asked);
+        self.waiting.clear();
         let targets: Vec<AttemptId> = self.live().collect();
         if targets.is_empty() {
             return self.leave().into_iter().collect();
@@ -123,20 +218,23 @@ impl Agent {
     }
 
     /// How the job would end, as far as these ends say: true if a replica that decides has failed, false if all that decide
-    /// have succeeded. `None` while that is open. Attempts that were replaced do not count.
-    pub fn verdict(&self, job: &Job, ends: &BTreeMap<AttemptId, Exit>) -> Option<bool> {
-        let mut has_succeeded = true;
-        for (role, number) in job.roles.iter().zip(0..).filter(|(role, _)| role.completion.decides) {
-            for index in 0..role.replicas {
-                let newest = self.newest.get(&Slot { role: number, index });
-                match newest.and_then(|id| ends.get(id)).map(Exit::is_success) {
-                    Some(false) => return Some(true),
-                    Some(true) => {}
-                    None => has_succeeded = false,
-                }
+    /// have succeeded. `None` while that is open. Attempts that were replaced do not count. `sees_all`: the ends of all
+    /// agents are known; otherwise only its own replicas count.
+    pub fn verdict(&self, job: &Job, ends: &BTreeMap<AttemptId, Exit>, sees_all: bool) -> Option<bool> {
+        let deciding = job.roles.iter().zip(0..).filter(|(role, _)| role.completion.decides);
+        let slots =
+            deciding.flat_map(|(role, number)| (0..role.replicas).map(move |index| Slot { role: number, index }));
+        let counted = slots.filter(|slot| sees_all || self.seats.contains(slot));
+        let (mut is_some, mut has_succeeded) = (false, true);
+        for slot in counted {
+            is_some = true;
+            match self.newest.get(&slot).and_then(|id| ends.get(id)).map(Exit::is_success) {
+                Some(false) => return Some(true),
+                Some(true) => {}
+                None => has_succeeded = false,
             }
         }
-        has_succeeded.then_some(false)
+        (is_some && has_succeeded).then_some(false)
     }
 
     fn leave(&mut self) -> Option<Act> {
@@ -195,6 +293,20 @@ mod tests {
 
     #[test]
     fn a_job_that_trains_after_a_restart_is_not_decided() {
+        let job = job(Vec::new());
+        let (ok, bad) = (Exit::Code { code: 0 }, Exit::Code { code: 1 });
+        let mut agent = agent(&[]);
+        agent.follow(vec![start(&[id(0, 1), id(1, 1)])]);
+        assert_eq!(agent.verdict(&job, &BTreeMap::new(), true), None);
+        let mut ends = BTreeMap::from([(id(0, 1), bad.clone())]);
+        assert_eq!(agent.verdict(&job, &ends, true), Some(true));
+        agent.follow(vec![start(&[id(0, 2), id(1, 2)])]);
+        assert_eq!(agent.verdict(&job, &ends, true), None, "the failed attempt was replaced");
+        ends.extend([(id(0, 2), ok.clone()), (id(1, 2), ok)]);
+        assert_eq!(agent.verdict(&job, &ends, true), Some(false), "servers do not decide");
+    }
+
+    fn job(after: Vec<StartAfter>) -> Job {
         let role = |name, replicas| Role::new(RoleName::new(name).unwrap(), replicas);
         let mut job = Job {
             name: JobId::new("ctr").unwrap(),
@@ -205,16 +317,50 @@ mod tests {
             policy: Policy::default(),
         };
         job.roles[1].completion.decides = false;
+        job.roles[0].start_after = after;
+        job
+    }
+
+    #[test]
+    fn an_agent_that_does_not_see_the_others_judges_its_own_replicas() {
+        let job = job(Vec::new());
         let (ok, bad) = (Exit::Code { code: 0 }, Exit::Code { code: 1 });
+        let mut one = Agent::new([Slot { role: 0, index: 0 }], BTreeSet::new());
+        one.follow(vec![start(&[id(0, 1), id(1, 1)])]);
+        let ends = BTreeMap::from([(id(0, 1), ok)]);
+        assert_eq!((one.verdict(&job, &ends, true), one.verdict(&job, &ends, false)), (None, Some(false)));
+        assert_eq!(one.verdict(&job, &BTreeMap::from([(id(0, 1), bad)]), false), Some(true));
+        let server = Agent::new([Slot { role: 1, index: 0 }], BTreeSet::new());
+        assert_eq!(server.verdict(&job, &ends, false), None, "servers do not decide");
+    }
+
+    #[test]
+    fn roles_start_in_their_order_again() {
+        let job = job(vec![StartAfter { role: 1, when: When::Ready }]);
+        let server = AttemptId { step: StepIndex(0), slot: Slot { role: 1, index: 0 }, attempt: 1 };
+        let seats = [id(0, 1).slot, id(1, 1).slot, server.slot];
+        let orders = || vec![start(&[server]), start(&[id(0, 1)]), start(&[id(1, 1)])];
+        let mut first = Agent::new(seats, BTreeSet::new());
+        assert_eq!(started(&first.follow(orders())), [server, id(0, 1), id(1, 1)], "the supervisor has waited");
+        let mut agent = Agent::new(seats, BTreeSet::new()).again(&job);
+        assert_eq!(started(&agent.follow(orders())), [server]);
+        let mut seen = Seen::default();
+        seen.add(&Told::Started { id: server, pid: 1 });
+        assert_eq!(agent.release(|after| seen.is_met(&job, after)), []);
+        let stop = Order::Stop { how: StopHow::Terminate, targets: vec![id(1, 1)] };
+        assert!(matches!(&agent.follow(vec![stop])[..], [Act::Tell(Told::Ended { .. })]));
+        seen.add(&Told::Ready { id: server });
+        assert_eq!(started(&agent.release(|after| seen.is_met(&job, after))), [id(0, 1)]);
+        assert!(!agent.is_waiting());
+    }
+
+    #[test]
+    fn a_unit_that_its_supervisor_has_ended_does_not_begin_again() {
         let mut agent = agent(&[]);
-        agent.follow(vec![start(&[id(0, 1), id(1, 1)])]);
-        assert_eq!(agent.verdict(&job, &BTreeMap::new()), None);
-        let mut ends = BTreeMap::from([(id(0, 1), bad.clone())]);
-        assert_eq!(agent.verdict(&job, &ends), Some(true));
-        agent.follow(vec![start(&[id(0, 2), id(1, 2)])]);
-        assert_eq!(agent.verdict(&job, &ends), None, "the failed attempt was replaced");
-        ends.extend([(id(0, 2), ok.clone()), (id(1, 2), ok)]);
-        assert_eq!(agent.verdict(&job, &ends), Some(false), "servers do not decide");
+        agent.ask(Asked::Limit);
+        assert!(agent.is_to_begin_again());
+        agent.follow(vec![Order::End { patient: true }]);
+        assert!(!agent.is_to_begin_again());
     }
 
     #[test]

@@ -10,17 +10,22 @@ use std::time::Duration;
 use super::look::{Look, Over};
 use super::{Asked, Order, Placement, Told};
 use crate::facts::Usage;
+use crate::formats::hostlist;
 use crate::machine::job::AttemptId;
 use crate::model::{Exit, Instance, SpawnError, SpawnStage, StopHow};
 
 /// How long a scheduler may take to say why it asked a unit to end: after all agents have left, and while some have not.
-const REASON: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+const REASON: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(15));
 /// How long agents may take to leave, in addition to the grace of their replicas, before their unit is cancelled; how long
 /// the scheduler may take then; and how long after an order to kill the unit is cancelled.
 const LEAVING: Duration = Duration::from_secs(10);
 const KILLING: Duration = Duration::from_secs(5);
-/// How long a unit must be unknown to its scheduler: an answer may be wrong for a moment.
+/// How long a unit must be unknown to its scheduler, or have a reason for which it can never start: an answer may be wrong
+/// for a moment.
 const FORGOTTEN: Duration = Duration::from_secs(5);
+const HOPELESS: Duration = Duration::from_secs(2);
+/// The pause before a scheduler that did not accept a request to cancel is asked again.
+const CANCEL_AGAIN: Duration = Duration::from_secs(1);
 /// Intervals at which the scheduler is asked.
 const WAITING: Duration = Duration::from_secs(1);
 const RUNNING: Duration = Duration::from_secs(5);
@@ -29,6 +34,11 @@ const URGENT: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const PROGRAM: Duration = Duration::from_millis(5);
 
 const SIGTERM: i32 = 15;
+/// Of a list of lost nodes.
+const MAX_NODES: usize = 100_000;
+
+/// The reason of ends before the time limit, of which the scheduler says nothing itself.
+const LIMITED: &str = "its allocation is about to end";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Stage {
@@ -91,6 +101,14 @@ pub enum Event {
         look: Look,
         log: Option<String>,
     },
+    /// The directory of its files was removed: agents cannot be reached any more.
+    Unreachable {
+        reason: String,
+    },
+    /// The scheduler did not accept the request to cancel it.
+    NotCancelled {
+        kill: bool,
+    },
     /// The supervisor starts attempts, stops them, clears what they left behind, or ends the unit.
     Start {
         order: Order,
@@ -128,12 +146,18 @@ pub enum Effect {
     Pending {
         reason: String,
     },
+    /// The scheduler has taken the nodes away, and will start the unit again; why, if that is known.
+    Requeued {
+        why: Option<Asked>,
+    },
     Cancelled {
         by: String,
     },
     Cleared(Swept),
-    /// Nothing is left of the unit.
-    Done,
+    /// Nothing is left of the unit; or its scheduler did not end it in time.
+    Done {
+        gave_up: bool,
+    },
 }
 
 /// The state of a unit.
@@ -145,7 +169,8 @@ pub struct Unit {
     is_awaited: bool,
     /// Attempts that were ordered and whose end was not reported.
     live: BTreeSet<AttemptId>,
-    started: BTreeSet<AttemptId>,
+    /// Those whose start was reported, and by which agent.
+    started: BTreeMap<AttemptId, usize>,
     placement: Option<Placement>,
     placed_at: Duration,
     /// Placements of earlier starts do not count.
@@ -158,12 +183,17 @@ pub struct Unit {
     /// To be asked of the scheduler: true to kill.
     cancel: Option<bool>,
     is_cancelled: bool,
+    /// The same, for a request that it did not accept.
+    cancel_again: Option<(Duration, bool)>,
+    /// When the unit is killed because its agents did not kill all attempts.
     kill_at: Option<Duration>,
     /// When the end was ordered.
     ending: Option<Duration>,
     urgent_since: Option<Duration>,
     /// Since when the scheduler does not know it.
     unknown_since: Option<Duration>,
+    /// Since when it says that the unit can never start.
+    hopeless_since: Option<Duration>,
     swept: Swept,
     is_done: bool,
 }
@@ -199,7 +229,9 @@ impl Unit {
     /// What is to be asked of the scheduler: true to kill the unit.
     pub fn take_cancel(&mut self) -> Option<bool> {
         let cancel = self.cancel.take();
-        self.is_cancelled |= cancel.is_some();
+        if cancel.is_some() {
+            (self.is_cancelled, self.cancel_again) = (true, None);
+        }
         cancel
     }
 
@@ -237,25 +269,50 @@ impl Unit {
             Event::Placed(placement) => self.place(placement, now),
             Event::Told { agent, told } => self.hear(agent, told, now, &mut effects),
             Event::Looked { asked, look, log } => self.apply(asked, look, log.as_deref(), now, &mut effects),
+            Event::Unreachable { reason } => {
+                if self.is_open() {
+                    self.request_cancel(true);
+                }
+                let started = std::mem::take(&mut self.started);
+                let failed = SpawnError { doing: SpawnStage::Agent, errno: 0, reason };
+                let exit = |id| if started.contains_key(&id) { Exit::Lost } else { Exit::Spawn(failed.clone()) };
+                self.end_all(&mut effects, exit);
+            }
+            Event::NotCancelled { kill } => {
+                self.is_cancelled = false;
+                self.cancel_again = Some((now + CANCEL_AGAIN, kill));
+            }
             Event::Start { order, ids } => {
+                // What was to be killed has ended, or it would not start again.
+                self.kill_at = None;
                 self.live.extend(ids);
                 effects.push(Effect::Order(order));
             }
             Event::Stop { how, targets } => self.stop(how, targets, now, &mut effects),
             Event::Clear => self.clear(&mut effects),
             Event::End { patient } => self.end(patient, now, &mut effects),
-            Event::Tick => {
-                if self.kill_at.is_some_and(|at| at <= now) {
-                    self.kill_at = None;
-                    self.request_cancel(true);
-                }
-            }
+            Event::Tick => self.tick(now),
+        }
+        if self.live.is_empty() {
+            self.kill_at = None;
         }
         self.check_end(now, &mut effects);
         let depends = !self.held.is_empty() || self.have_all_left() || self.unknown_since.is_some();
+        let depends = depends || self.hopeless_since.is_some() || self.cancel_again.is_some();
         let is_urgent = self.is_cancelled || self.ending.is_some() || depends;
         self.urgent_since = is_urgent.then(|| self.urgent_since.unwrap_or(now));
         effects
+    }
+
+    fn tick(&mut self, now: Duration) {
+        if self.kill_at.is_some_and(|at| at <= now) {
+            self.kill_at = None;
+            self.request_cancel(true);
+        }
+        if let Some((_, kill)) = self.cancel_again.filter(|(at, _)| *at <= now) {
+            self.cancel_again = None;
+            self.request_cancel(kill);
+        }
     }
 
     fn place(&mut self, placement: Placement, now: Duration) {
@@ -298,7 +355,7 @@ impl Unit {
                 *known = AgentState { again: place.again, ..AgentState::default() };
             }
             Told::Started { id, pid } if self.live.contains(&id) => {
-                self.started.insert(id);
+                self.started.insert(id, agent);
                 let node = self.placement.as_ref().and_then(|placement| placement.places.get(agent));
                 let node = node.map(|place| place.node.clone());
                 effects.push(Effect::Started { id, instance: Instance { pid: Some(pid), name: None, node } });
@@ -377,10 +434,14 @@ impl Unit {
         if look != Look::Over(Over::Forgotten) {
             self.unknown_since = None;
         }
+        if !matches!(look, Look::Hopeless { .. } | Look::Unknown { .. }) {
+            self.hopeless_since = None;
+        }
         match look {
             Look::Pending { reason } => {
                 // A question from before the agents were there says nothing about a unit that runs.
                 if self.stage == Stage::Running && asked > self.placed_at {
+                    effects.push(Effect::Requeued { why: self.held.first().map(|held| held.after) });
                     self.requeued();
                 }
                 if self.stage != Stage::Running {
@@ -389,6 +450,9 @@ impl Unit {
                 }
             }
             Look::Suspended { reason } => effects.push(Effect::Pending { reason }),
+            Look::Hopeless { reason } if now.saturating_sub(*self.hopeless_since.get_or_insert(now)) < HOPELESS => {
+                effects.push(Effect::Pending { reason });
+            }
             Look::Hopeless { reason } => {
                 if self.is_open() {
                     self.request_cancel(true);
@@ -421,25 +485,44 @@ impl Unit {
                     effects.push(Effect::Cancelled { by: by.clone().unwrap_or_else(|| "its cluster".to_owned()) });
                 }
                 let started = std::mem::take(&mut self.started);
+                let was_limited = self.held.iter().any(|held| held.after == Asked::Limit);
                 // What was lost comes first: the scheduler ended the others because of it.
                 let held: Vec<AttemptId> = self.held.iter().map(|held| held.id).collect();
                 let lost: Vec<AttemptId> = self.live.iter().filter(|id| !held.contains(id)).copied().collect();
+                let terminated = || Exit::Signal { signal: SIGTERM, core_dumped: false };
+                let places = self.placement.iter().flat_map(|placement| &placement.places);
+                let nodes: Vec<String> = places.map(|place| place.node.clone()).collect();
+                let is_lost = |agent: usize, list: &str| {
+                    let lost = hostlist::expand(list, MAX_NODES).unwrap_or_default();
+                    nodes.get(agent).is_none_or(|node| lost.contains(node))
+                };
                 let exit = |id: AttemptId| match ended_by(&over, None) {
-                    _ if is_ours || matches!(over, Over::Cancelled { .. }) => {
-                        Exit::Signal { signal: SIGTERM, core_dumped: false }
+                    _ if is_ours || matches!(over, Over::Cancelled { .. }) => terminated(),
+                    // The scheduler has ended those on the other nodes.
+                    Some(Exit::NodeLost { node }) if started.get(&id).is_some_and(|agent| !is_lost(*agent, &node)) => {
+                        terminated()
                     }
                     Some(exit) => exit,
-                    None if started.contains(&id) => Exit::Lost,
+                    None if started.contains_key(&id) => Exit::Lost,
+                    // Agents that were asked to end start nothing any more.
+                    None if was_limited => Exit::TimeLimit { reason: LIMITED.to_owned() },
                     None => {
                         let why = log.map(str::to_owned).or_else(|| reason(&over));
-                        let reason = why.unwrap_or_else(|| "it ended before its agents were there".to_owned());
+                        let reason = why.unwrap_or_else(|| {
+                            "the job of the scheduler ended before its agents had started".to_owned()
+                        });
                         Exit::Spawn(SpawnError { doing: SpawnStage::Agent, errno: 0, reason })
                     }
                 };
-                for id in lost {
-                    self.ended(id, exit(id), None, false, effects);
+                let mut ends: Vec<(AttemptId, Exit)> = lost.into_iter().map(|id| (id, exit(id))).collect();
+                ends.sort_by_key(|(_, exit)| *exit == terminated());
+                for (id, exit) in ends {
+                    self.ended(id, exit, None, false, effects);
                 }
-                self.release(effects, |held| ended_by(&over, Some(held.after)).filter(|_| !is_ours));
+                self.release(effects, |held| match ended_by(&over, Some(held.after)) {
+                    Some(Exit::NodeLost { node }) if !is_lost(held.agent, &node) => None,
+                    exit => exit.filter(|_| !is_ours),
+                });
                 self.over(effects);
             }
         }
@@ -503,12 +586,12 @@ impl Unit {
         let is_over = self.stage == Stage::Over || have_left && !self.is_awaited;
         let limit = if have_left { LEAVING } else { LEAVING + self.grace };
         let elapsed = now.saturating_sub(since);
-        if !is_over && elapsed > limit && !self.is_cancelled {
+        if !is_over && elapsed > limit && !self.is_cancelled && self.cancel_again.is_none() {
             self.request_cancel(true);
         }
         if is_over || elapsed > limit + LEAVING {
             self.is_done = true;
-            effects.push(Effect::Done);
+            effects.push(Effect::Done { gave_up: !is_over });
         }
     }
 }
@@ -519,7 +602,7 @@ fn ended_by(over: &Over, after: Option<Asked>) -> Option<Exit> {
         Over::Preempted { reason } => Some(Exit::Preempted { reason: reason.clone() }),
         Over::TimeLimit { reason } => Some(Exit::TimeLimit { reason: reason.clone() }),
         Over::NodeLost { node } => Some(Exit::NodeLost { node: node.clone() }),
-        _ if after == Some(Asked::Limit) => Some(Exit::TimeLimit { reason: "that of its allocation".to_owned() }),
+        _ if after == Some(Asked::Limit) => Some(Exit::TimeLimit { reason: LIMITED.to_owned() }),
         // It ended its agents because one of them, or its own program, had ended.
         Over::Failed { .. } => after.map(|_| Exit::Lost),
         Over::Done | Over::Cancelled { .. } | Over::Forgotten => None,

@@ -276,12 +276,18 @@ impl Driver {
                 EngineNews::Output { id, at, bytes } => {
                     self.with(id.step, |job| job.keep_output(id, at, &bytes));
                 }
+                EngineNews::Notice(notice) => {
+                    self.run.record_notice(None, &notice);
+                    self.run.say(|style| style.diagnostic(&notice));
+                }
                 _ if self.stage() != RunStage::Going => self.hear_sweep(news),
                 EngineNews::Started { id, .. } | EngineNews::Ready { id } | EngineNews::Ended { id, .. } => {
                     self.with(id.step, |job| job.hear_attempt(news));
                 }
                 EngineNews::Cancelled { by } => self.hear_cancelled(&by),
-                EngineNews::Pending { step, .. } => self.with(step, |job| job.hear_attempt(news)),
+                EngineNews::Accepted { step, .. } | EngineNews::Pending { step, .. } => {
+                    self.with(step, |job| job.hear_attempt(news))
+                }
                 EngineNews::Cleared(_) => self.with_first(|job| job.hear_attempt(news)),
                 EngineNews::Swept(_) => {}
                 EngineNews::Lost { pid, again, why } => {
@@ -304,7 +310,10 @@ impl Driver {
     /// The job was cancelled in its cluster: that is a stop by a user.
     fn hear_cancelled(&mut self, by: &str) {
         self.run.is_asked = true;
-        self.each(|job| job.core.job.now.cancelled_by = Some(by.to_owned()));
+        self.each(|job| {
+            job.core.job.now.cancelled_by = Some(by.to_owned());
+            job.record(Fact::Cancelled { by: by.to_owned() });
+        });
         if self.conducted.is_some() {
             return self.stop_steps(StopReason::User, false, || Event::StopAsked { kill: false });
         }
@@ -454,6 +463,10 @@ impl JobDriver<'_> {
     /// Handles news about an attempt of this job, or about the engine.
     fn hear_attempt(&mut self, news: EngineNews) {
         let event = match news {
+            EngineNews::Accepted { name, .. } => {
+                self.progress("Submitted", std::slice::from_ref(&name));
+                return self.record(Fact::Accepted { name });
+            }
             EngineNews::Pending { reason, .. } => {
                 // A resumed supervisor receives the same reason again.
                 if self.core.job.now.pending.as_ref() != Some(&reason) {
@@ -497,6 +510,7 @@ impl JobDriver<'_> {
                 return;
             }
             EngineNews::Output { .. }
+            | EngineNews::Notice(_)
             | EngineNews::Cancelled { .. }
             | EngineNews::Swept(_)
             | EngineNews::Lost { .. }

@@ -81,11 +81,18 @@ pub(crate) enum EngineNews {
         at: u64,
         bytes: Vec<u8>,
     },
-    /// Somebody has cancelled the job in the cluster itself.
+    /// The job was cancelled in the cluster itself.
     Cancelled {
         /// What did: `scancel`.
         by: String,
     },
+    /// The scheduler has accepted the unit of a job, under this name: `Slurm job 73`.
+    Accepted {
+        step: StepIndex,
+        name: String,
+    },
+    /// For the user.
+    Notice(Box<Diagnostic>),
     /// The answer to [`Engine::await_ready`].
     Ready {
         id: AttemptId,

@@ -92,7 +92,8 @@ fn an_end_that_the_scheduler_caused_waits_for_its_reason() {
     assert_eq!(case.unit.patience(case.now), URGENT.0);
     let node = "n1".to_owned();
     let lost = Exit::NodeLost { node: node.clone() };
-    assert_eq!(ends(&case.looked(Look::Over(Over::NodeLost { node }))), [lost.clone(), lost]);
+    let terminated = Exit::Signal { signal: SIGTERM, core_dumped: false };
+    assert_eq!(ends(&case.looked(Look::Over(Over::NodeLost { node }))), [lost, terminated], "the other node is well");
 }
 
 #[test]
@@ -109,7 +110,7 @@ fn an_end_without_a_reason_is_reported_as_it_was() {
     // Some agents were killed, and their ends are missing.
     let mut case = Case::running();
     case.ended(0, Some(Asked::End));
-    case.pass(61);
+    case.pass(16);
     assert_eq!(ends(&case.looked(Look::Running)).len(), 1);
 }
 
@@ -120,7 +121,9 @@ fn a_unit_that_is_started_again_forgets_its_first_start() {
         case.ended(agent, Some(Asked::Limit));
         case.left(agent);
     }
-    assert_eq!(ends(&case.looked(pending())), [], "they will run again");
+    let effects = case.looked(pending());
+    assert_eq!(ends(&effects), [], "they will run again");
+    assert_eq!(effects[0], Effect::Requeued { why: Some(Asked::Limit) });
     // The file still has the old placement.
     case.step(Event::Placed(placement(0, 2)));
     let stop = Event::Stop { how: StopHow::Terminate, targets: vec![id(0), id(1)] };
@@ -184,6 +187,12 @@ fn a_unit_that_can_never_start_is_cancelled_once() {
     let mut case = Case { unit: Unit::new([id(0)], GRACE, false, false), now: Duration::ZERO };
     case.step(Event::Submitted(Ok(())));
     let hopeless = || Look::Hopeless { reason: "too large".to_owned() };
+    assert_eq!(ends(&case.looked(hopeless())), [], "an answer may be wrong for a moment");
+    case.pass(1);
+    case.looked(pending());
+    case.pass(1);
+    assert_eq!(ends(&case.looked(hopeless())), []);
+    case.pass(2);
     let ended = ends(&case.looked(hopeless()));
     assert!(matches!(&ended[..], [Exit::Spawn(error)] if error.doing == SpawnStage::Submit));
     assert_eq!(case.unit.take_cancel(), Some(true));
@@ -203,7 +212,11 @@ fn agents_that_do_not_leave_are_cancelled_with_their_unit() {
     case.step(Event::Tick);
     assert_eq!(case.unit.take_cancel(), Some(true));
     case.pass(10);
-    assert_eq!(case.step(Event::Tick), [Effect::Done], "a scheduler that does not answer is not waited for");
+    assert_eq!(
+        case.step(Event::Tick),
+        [Effect::Done { gave_up: true }],
+        "a scheduler that does not answer is not waited for"
+    );
     assert_eq!(case.step(Event::Tick), [], "once");
 }
 
@@ -218,18 +231,74 @@ fn agents_that_do_not_kill_are_killed_with_their_unit() {
 }
 
 #[test]
+fn a_restart_after_a_kill_keeps_the_unit() {
+    let mut case = Case::running();
+    case.step(Event::Stop { how: StopHow::Kill, targets: vec![id(0), id(1)] });
+    for agent in 0..2 {
+        assert_eq!(ends(&case.ended(agent, None)).len(), 1);
+    }
+    case.pass(10);
+    case.step(Event::Tick);
+    assert_eq!(case.unit.take_cancel(), None, "all were killed");
+    // One of two is killed late, and the other one starts again meanwhile.
+    let mut case = Case::running();
+    case.step(Event::Stop { how: StopHow::Kill, targets: vec![id(0), id(1)] });
+    case.ended(0, None);
+    case.step(Event::Start { order: Order::Clear {}, ids: vec![id(0)] });
+    case.pass(6);
+    case.step(Event::Tick);
+    assert_eq!(case.unit.take_cancel(), None);
+}
+
+#[test]
+fn a_request_to_cancel_that_was_not_accepted_is_repeated() {
+    let mut case = Case { unit: Unit::new([id(0)], GRACE, false, false), now: Duration::ZERO };
+    case.step(Event::Submitted(Ok(())));
+    case.step(Event::End { patient: true });
+    assert_eq!(case.unit.take_cancel(), Some(false));
+    case.step(Event::NotCancelled { kill: false });
+    case.step(Event::Tick);
+    assert_eq!(case.unit.take_cancel(), None, "not at once");
+    case.pass(1);
+    case.step(Event::Tick);
+    assert_eq!(case.unit.take_cancel(), Some(false));
+    case.pass(1);
+    case.step(Event::Tick);
+    assert_eq!(case.unit.take_cancel(), None, "it was accepted");
+}
+
+#[test]
+fn attempts_whose_files_are_gone_are_lost() {
+    let mut case = Case::running();
+    let ended = ends(&case.step(Event::Unreachable { reason: "its directory was removed".to_owned() }));
+    assert_eq!(ended, [Exit::Lost, Exit::Lost]);
+    assert_eq!(case.unit.take_cancel(), Some(true));
+}
+
+#[test]
+fn an_attempt_that_is_ordered_when_the_time_is_over_has_reached_the_limit() {
+    let mut case = Case::running();
+    case.ended(0, Some(Asked::Limit));
+    let next = AttemptId { attempt: 2, ..id(1) };
+    assert_eq!(ends(&case.ended(1, None)).len(), 1);
+    case.step(Event::Start { order: Order::Clear {}, ids: vec![next] });
+    let ended = ends(&case.looked(Look::Over(Over::Done)));
+    assert!(ended.iter().all(|exit| matches!(exit, Exit::TimeLimit { .. })) && ended.len() == 2, "{ended:?}");
+}
+
+#[test]
 fn a_unit_ends_when_all_agents_have_left() {
     let mut case = Case::running();
     case.step(Event::End { patient: true });
     assert_eq!(case.left(0), []);
-    assert_eq!(case.left(1), [Effect::Done]);
+    assert_eq!(case.left(1), [Effect::Done { gave_up: false }]);
     // `mpirun` has to end, too.
     let mut case = Case::running();
     case.unit.is_awaited = true;
     case.step(Event::End { patient: true });
     case.left(0);
     assert_eq!(case.left(1), []);
-    assert_eq!(case.looked(Look::Over(Over::Done)).last(), Some(&Effect::Done));
+    assert_eq!(case.looked(Look::Over(Over::Done)).last(), Some(&Effect::Done { gave_up: false }));
 }
 
 #[test]
@@ -249,7 +318,7 @@ fn what_was_refused_has_the_reason_of_the_scheduler() {
     let ended = ends(&case.step(Event::Submitted(Err("no such partition".to_owned()))));
     assert!(matches!(&ended[..], [Exit::Spawn(error)] if error.reason == "no such partition"));
     assert!(case.unit.is_over());
-    assert_eq!(case.step(Event::End { patient: true }).last(), Some(&Effect::Done));
+    assert_eq!(case.step(Event::End { patient: true }).last(), Some(&Effect::Done { gave_up: false }));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The files between a supervisor and its agents. Each has one writer. They may be on a network's file system, which shows
-//! the same bytes to all hosts only to those who open the file again.
+//! new bytes of another host only after the file is opened again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -17,6 +17,9 @@ pub(crate) const PLACEMENT: &str = "placement.json";
 pub(crate) const OTHERS: &str = "others";
 pub(crate) const SUPERVISOR: &str = "supervisor.json";
 
+/// A file with a higher number is not one of ours.
+const MAX_AGENTS: usize = 100_000;
+
 /// The file of an agent.
 pub(crate) fn of_agent(directory: &Path, agent: usize) -> PathBuf {
     directory.join(format!("agent-{agent}.jsonl"))
@@ -26,6 +29,7 @@ pub(crate) fn of_agent(directory: &Path, agent: usize) -> PathBuf {
 pub(crate) fn agents(directory: &Path) -> usize {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| umiak_core::cluster::post::agent(entry.file_name().to_str()?));
+    let numbers = numbers.filter(|number| *number < MAX_AGENTS);
     numbers.max().map_or(0, |last| last + 1)
 }
 
@@ -38,7 +42,7 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// The file is opened: a network's file system shows what is new only to those who do.
+    /// The file is opened: a network's file system may show what is new only then.
     pub(crate) fn of(path: &Path) -> io::Result<(Self, File)> {
         let file = File::open(path)?;
         let data = file.metadata()?;
@@ -179,7 +183,9 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
 /// Writes a file so that readers see all of it or nothing.
 pub(crate) fn replace<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     let new = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(&serde_json::to_vec(value)?)?;
-    std::fs::rename(new, path)
+    let bytes = serde_json::to_vec(value)?;
+    let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
+    let written = written.and_then(|mut file| file.write_all(&bytes)).and_then(|()| std::fs::rename(&new, path));
+    // It may have secrets.
+    written.inspect_err(|_| drop(std::fs::remove_file(&new)))
 }

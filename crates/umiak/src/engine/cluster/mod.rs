@@ -40,13 +40,12 @@ use super::mock::Paper;
 use super::{Common, Engine, EngineKind, EngineNews, NotLeased, Start, Swept};
 use files::Lines;
 use mpi::Mpi;
-use post::office::Office;
 use scheduler::{Look, Scheduler, UnitPlace};
 use slurm::Slurm;
-use umiak_sys::wait::Waker;
+use umiak_sys::wait::readable;
 use unit::{Begin, Beginning, Ending, Unit};
 
-/// How long the scheduler may take to end a unit that nobody supervises any more.
+/// How long a scheduler may take to end a unit without a supervisor.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a supervisor that exits early waits until a unit is cancelled.
 const HURRY: Duration = Duration::from_secs(2);
@@ -82,6 +81,7 @@ pub(crate) fn check(kind: EngineKind, job: &Job, options: &ClusterOptions) -> Re
     match kind {
         EngineKind::Slurm => {
             cluster::slurm::check(&options.slurm).into_iter().next().map_or(Ok(()), Err)?;
+            slurm::check()?;
             let Some(connect) = &options.slurm.connect else { return Ok(()) };
             post::office::check(connect).map_err(|reason| {
                 Diagnostic::error(Code::E0205, "agents cannot connect to this host")
@@ -181,15 +181,14 @@ impl Cluster {
         let place = place_of(directory_of(&self.directory, &name));
         umiak_sys::files::make_own_directory(&self.directory.join("units"))?;
         umiak_sys::files::make_own_directory(&place.directory)?;
-        let file = place.directory.join(files::UNIT);
+        let directory = place.directory.clone();
         match self.begin(plan, step, &name, place, order, ids) {
             Ok(unit) => {
                 self.replace(step, unit);
                 Ok(())
             }
             Err(error) => {
-                // It has secrets.
-                let _ = std::fs::remove_file(file);
+                unit::forget(&directory);
                 Err(error)
             }
         }
@@ -323,28 +322,18 @@ impl Engine for Cluster {
         if self.units.values().any(|unit| unit.handle == handle) {
             return Ok(Vec::new());
         }
-        let Some(Found { unit, job, scheduler }) = find(&place)? else { return Ok(Vec::new()) };
+        let Some(found) = find(&place)? else { return Ok(Vec::new()) };
+        let step = found.unit.step;
         let ordered = unit::ordered(&place.directory);
         let live: Vec<AttemptId> = live.iter().filter(|id| ordered.contains(id)).copied().collect();
-        debug!(handle, job, ?live, "adopt");
-        let begun = Unit::begin(Beginning {
-            handle: handle.to_owned(),
-            step: unit.step,
-            orders: Lines::new(place.directory.join(files::ORDERS)),
-            place,
-            run: &self.directory,
-            grace: self.grace,
-            inbox: &self.inbox,
-            scheduler: Box::new(scheduler),
-            connect: unit.submission.cluster.slurm.connect.as_ref(),
-            begin: Begin::Adopt { job, live: live.clone() },
-        });
+        debug!(handle, job = found.job, ?live, "adopt");
+        let begun = found.begin(handle.to_owned(), place, &self.directory, self.grace, &self.inbox, live.clone());
         let adopted = begun.map_err(|error| Diagnostic::failed("follow the agents", &error))?;
         if live.is_empty() {
             adopted.end(true);
             self.retired.push(adopted);
         } else {
-            self.replace(unit.step, adopted);
+            self.replace(step, adopted);
         }
         Ok(live)
     }
@@ -438,6 +427,8 @@ fn copy_program(directory: &Path) {
     });
     if let Err(error) = copied {
         debug!(%error, "umiak could not be copied");
+        // A part of it is no program.
+        let _ = std::fs::remove_file(&copy);
     }
 }
 
@@ -449,7 +440,7 @@ pub(super) fn end_kept(run: &Path) {
         while umiak_sys::hold::is_held(&log).unwrap_or(false) && begun.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let _ = std::fs::remove_file(entry.path().join(files::UNIT));
+        unit::forget(&entry.path());
     }
 }
 
@@ -466,6 +457,33 @@ struct Found {
     scheduler: Slurm,
 }
 
+impl Found {
+    /// Follows it from here on, with these attempts.
+    fn begin(
+        self,
+        handle: String,
+        place: UnitPlace,
+        run: &Path,
+        grace: Duration,
+        inbox: &Arc<Inbox>,
+        live: Vec<AttemptId>,
+    ) -> std::io::Result<Unit> {
+        let Self { unit, job, scheduler } = self;
+        Unit::begin(Beginning {
+            handle,
+            step: unit.step,
+            orders: Lines::new(place.directory.join(files::ORDERS)),
+            place,
+            run,
+            grace,
+            inbox,
+            scheduler: Box::new(scheduler),
+            connect: unit.submission.cluster.slurm.connect.as_ref(),
+            begin: Begin::Adopt { job, live },
+        })
+    }
+}
+
 /// `None` if nothing is left of the unit.
 fn find(place: &UnitPlace) -> Result<Option<Found>, Diagnostic> {
     let unknown = |reason: String| {
@@ -477,8 +495,8 @@ fn find(place: &UnitPlace) -> Result<Option<Found>, Diagnostic> {
     let Some(unit) = unit else { return Ok(None) };
     let mut scheduler = Slurm::new();
     let Some(job) = scheduler.find(place).map_err(unknown)? else {
-        // It was never submitted, and has secrets.
-        let _ = std::fs::remove_file(place.directory.join(files::UNIT));
+        // It was never submitted.
+        unit::forget(&place.directory);
         return Ok(None);
     };
     Ok(Some(Found { unit, job, scheduler }))
@@ -487,35 +505,44 @@ fn find(place: &UnitPlace) -> Result<Option<Found>, Diagnostic> {
 /// Ends what a dead supervisor left in a cluster, and waits for it.
 pub(super) fn end_orphans(run: &Path, handles: &[&String]) -> Result<(), Diagnostic> {
     let names: BTreeSet<&str> = handles.iter().filter_map(|handle| Some(handle.rsplit_once('/')?.1)).collect();
+    let mut found = Vec::new();
     for name in names {
         let place = place_of(directory_of(run, name));
-        let Some(Found { unit, job, mut scheduler }) = find(&place)? else { continue };
-        let open = |connect| Office::open(&place.directory, run, connect, Arc::new(Waker::new()?));
-        let office = unit.submission.cluster.slurm.connect.as_ref().map(open).transpose();
-        let _office = office.map_err(|error| Diagnostic::failed("reach the agents", &error))?;
-        let mut lines = Lines::new(place.directory.join(files::ORDERS));
-        lines.add(&Order::End { patient: true });
-        let _ = lines.write();
-        let (begun, mut is_cancelled) = (Instant::now(), false);
+        found.extend(find(&place)?.map(|unit| (name, place, unit)));
+    }
+    let Some(grace) = found.iter().map(|(_, _, found)| found.unit.job.longest_grace()).max() else { return Ok(()) };
+    let failed = |error: std::io::Error| Diagnostic::failed("follow the agents", &error);
+    let inbox = Arc::new(Inbox::new().map_err(failed)?);
+    let jobs: Vec<String> = found.iter().map(|(_, _, found)| found.job.clone()).collect();
+    let mut units = Vec::new();
+    for (name, place, found) in found {
+        let handle = format!("{}:{name}", EngineKind::Slurm.word());
+        units.push(found.begin(handle, place, run, grace, &inbox, Vec::new()).map_err(failed)?);
+    }
+    let ending = Ending::new(units.len(), Arc::clone(&inbox));
+    for unit in &units {
+        unit.end(true);
+        unit.report_to(&ending);
+    }
+    while !inbox.take().iter().any(|news| matches!(news, EngineNews::Swept(_))) {
+        let _ = readable(&[inbox.watch()], None);
+    }
+    // A scheduler that does not answer is not waited for.
+    let mut scheduler = Slurm::new();
+    for job in jobs {
+        let begun = Instant::now();
         loop {
             let look = scheduler.look(&job);
             if matches!(look, Look::Over(_)) {
                 break;
             }
-            if begun.elapsed() > 2 * PATIENCE {
+            if begun.elapsed() > PATIENCE {
                 return Err(Diagnostic::error(Code::J0026, format!("job {job} of the run does not end"))
                     .row("state", format!("{look:?}"))
                     .hint("try again when Slurm responds"));
             }
-            let is_late = begun.elapsed() > PATIENCE;
-            if !is_cancelled && (is_late || !matches!(look, Look::Running)) {
-                is_cancelled = true;
-                scheduler.cancel(&job, is_late);
-            }
             std::thread::sleep(Duration::from_millis(100));
         }
-        let _ = std::fs::remove_file(place.directory.join(files::UNIT));
-        Office::forget(&place.directory);
     }
     Ok(())
 }

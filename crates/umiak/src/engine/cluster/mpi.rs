@@ -121,10 +121,6 @@ impl Scheduler for Mpi {
         Ok(name)
     }
 
-    fn find(&mut self, _: &UnitPlace) -> Result<Option<String>, String> {
-        Ok(None)
-    }
-
     fn look(&mut self, _: &str) -> Look {
         let Some(kept) = &mut self.kept else { return Look::Over(Over::Forgotten) };
         if kept.over.is_none() {
@@ -137,8 +133,8 @@ impl Scheduler for Mpi {
         Look::Over(kept.over.clone().expect("it was set above"))
     }
 
-    fn cancel(&mut self, _: &str, kill: bool) {
-        let Some(kept) = &mut self.kept else { return };
+    fn cancel(&mut self, _: &str, kill: bool) -> Result<(), String> {
+        let Some(kept) = &mut self.kept else { return Ok(()) };
         let wanted: usize = if kill { 2 } else { 1 };
         let bytes = vec![b'\n'; wanted.saturating_sub(kept.asked)];
         kept.asked = kept.asked.max(wanted);
@@ -146,6 +142,7 @@ impl Scheduler for Mpi {
             // A keeper that is gone needs no request.
             let _ = pipe.write_all(&bytes);
         }
+        Ok(())
     }
 
     fn is_awaited(&self) -> bool {

@@ -19,14 +19,16 @@ pub(crate) trait Scheduler: Send {
     /// Submits the unit, whose files are written. Returns what the scheduler calls it, or why it was refused.
     fn submit(&mut self, unit: &UnitPlace, plan: &Plan) -> Result<String, String>;
 
-    /// Finds a unit that another supervisor has submitted. `None` if there is certainly none.
-    fn find(&mut self, unit: &UnitPlace) -> Result<Option<String>, String>;
+    /// What users of the scheduler call a unit, if they can do something with that: `Slurm job 73`.
+    fn name(&self, _job: &str) -> Option<String> {
+        None
+    }
 
     /// Asks for the state of a unit.
     fn look(&mut self, job: &str) -> Look;
 
-    /// Asks the scheduler to end a unit. `kill`: at once.
-    fn cancel(&mut self, job: &str, kill: bool);
+    /// Asks the scheduler to end a unit. `kill`: at once. Returns why it did not accept that; it is then asked again.
+    fn cancel(&mut self, job: &str, kill: bool) -> Result<(), String>;
 
     /// True if nothing may be left of a unit when its last agent has left and its run ends.
     fn is_awaited(&self) -> bool;

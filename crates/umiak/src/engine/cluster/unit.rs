@@ -10,8 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::{debug, info};
+use umiak_core::cluster::Asked;
 use umiak_core::cluster::unit::{Effect, Event, Unit as Machine};
 use umiak_core::cluster::{Beat, Order, Placement, Told, UnitFile, mpi, slurm};
+use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Connect, StepIndex, StopHow};
 use umiak_core::plan::{Address, Plan, nodes};
@@ -61,6 +63,8 @@ struct State {
     looks: Vec<Event>,
     /// Told once nothing is left.
     ending: Option<Arc<Ending>>,
+    /// True once nothing is left, not even files with secrets.
+    is_finished: bool,
 }
 
 /// Counts the units that have not ended yet; the last one reports.
@@ -129,7 +133,7 @@ impl Unit {
             place,
             step,
             inbox: Arc::clone(inbox),
-            state: Mutex::new(State { machine, job, orders, looks: Vec::new(), ending: None }),
+            state: Mutex::new(State { machine, job, orders, looks: Vec::new(), ending: None, is_finished: false }),
             changed: Condvar::new(),
             waker,
             socket,
@@ -137,8 +141,17 @@ impl Unit {
             begun: Instant::now(),
         });
         shared.beat(0);
+        let mut reading = Reading::default();
+        if is_adopted {
+            // What is asked of it depends on whether its agents are there.
+            let events = reading.read(&shared.place.directory);
+            let mut state = shared.lock();
+            for event in events {
+                shared.step(&mut state, event);
+            }
+        }
         let follower = Arc::clone(&shared);
-        std::thread::Builder::new().name("agents".into()).spawn(move || follower.follow())?;
+        std::thread::Builder::new().name("agents".into()).spawn(move || follower.follow(reading))?;
         let watcher = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("scheduler".into())
@@ -181,18 +194,21 @@ impl Unit {
     /// `ending` is told once nothing is left of the unit.
     pub(super) fn report_to(&self, ending: &Arc<Ending>) {
         let mut state = self.shared.lock();
-        if state.machine.is_done() {
+        if state.is_finished {
             return ending.one_less(state.machine.swept());
         }
         state.ending = Some(Arc::clone(ending));
     }
 
-    /// Waits until the scheduler was asked to end the unit.
+    /// Waits until the scheduler was asked to end the unit, for a process that exits early.
     pub(super) fn wait_for_cancel(&self, until: Instant) {
         let mut state = self.shared.lock();
         while !state.machine.is_done() && !state.machine.is_cancelled() && Instant::now() < until {
             state = self.shared.wait(state, URGENT);
         }
+        drop(state);
+        // The process exits now. A job that begins all the same has nothing to run.
+        forget(&self.shared.place.directory);
     }
 }
 
@@ -218,13 +234,18 @@ impl Shared {
                     self.waker.wake();
                     continue;
                 }
-                Effect::Done => {
-                    if let Some(ending) = state.ending.take() {
-                        ending.one_less(state.machine.swept());
+                Effect::Done { gave_up } => {
+                    if let Some(job) = state.job.as_ref().filter(|_| gave_up) {
+                        let unended = Diagnostic::notice(Code::E0206, format!("job {job} may be left in the cluster"))
+                            .row("reason", "its scheduler did not end it in time, or does not answer")
+                            .hint(format!("`squeue --job={job}` shows whether it runs, `scancel {job}` ends it"));
+                        self.inbox.tell(EngineNews::Notice(Box::new(unended)));
                     }
+                    // The thread that writes files reports the end.
                     self.waker.wake();
                     continue;
                 }
+                Effect::Requeued { why } => EngineNews::Notice(Box::new(requeued(why))),
                 Effect::Started { id, instance } => EngineNews::Started { id, instance },
                 Effect::Ready { id } => EngineNews::Ready { id },
                 Effect::Ended { id, exit, usage, over_limit } => EngineNews::Ended { id, exit, usage, over_limit },
@@ -252,8 +273,7 @@ impl Shared {
         let written = files::replace(&self.place.directory.join(files::SUPERVISOR), &Beat { count, wake });
         if written.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             let reason = format!("its directory was removed: {}", self.place.directory.display());
-            let gone = Event::Looked { asked: self.begun.elapsed(), look: Look::Hopeless { reason }, log: None };
-            self.lock().looks.push(gone);
+            self.lock().looks.push(Event::Unreachable { reason });
         }
         self.announce();
     }
@@ -270,9 +290,8 @@ impl Shared {
     }
 
     /// The thread that reads and writes the unit's files.
-    fn follow(&self) {
+    fn follow(&self, mut reading: Reading) {
         let (mut count, mut beat_at) = (0, Instant::now() + BEAT);
-        let mut reading = Reading::default();
         loop {
             self.write_orders();
             let _ = readable(&[self.waker.as_fd(), self.socket.as_fd()], Some(EVERY));
@@ -300,10 +319,12 @@ impl Shared {
             drop(state);
             if is_done {
                 self.write_orders();
-                // They have secrets.
-                let _ = std::fs::remove_file(self.place.directory.join(files::UNIT));
-                let _ = std::fs::remove_file(self.place.directory.join(slurm::COPY_FILE));
-                Office::forget(&self.place.directory);
+                forget(&self.place.directory);
+                let mut state = self.lock();
+                state.is_finished = true;
+                if let Some(ending) = state.ending.take() {
+                    ending.one_less(state.machine.swept());
+                }
                 return;
             }
         }
@@ -332,6 +353,9 @@ impl Shared {
             debug!(?submitted);
             let mut state = self.lock();
             state.job = submitted.clone().ok();
+            if let Some(name) = submitted.as_ref().ok().and_then(|job| scheduler.name(job)) {
+                self.inbox.tell(EngineNews::Accepted { step: self.step, name });
+            }
             self.step(&mut state, Event::Submitted(submitted.map(drop)));
         }
         loop {
@@ -356,7 +380,10 @@ impl Shared {
             drop(state);
             if let Some(kill) = cancel {
                 info!(job, kill, "cancel");
-                scheduler.cancel(&job, kill);
+                if let Err(reason) = scheduler.cancel(&job, kill) {
+                    info!(job, reason, "the request to cancel was not accepted");
+                    self.step(&mut self.lock(), Event::NotCancelled { kill });
+                }
                 self.changed.notify_all();
             }
             let asked = self.begun.elapsed();
@@ -399,16 +426,29 @@ impl Reading {
     }
 }
 
-/// The last lines that the scheduler's own log of a unit has.
+/// Removes what has secrets, and what only agents need, from the directory of a unit that has ended.
+pub(super) fn forget(directory: &Path) {
+    for name in [files::UNIT, slurm::COPY_FILE] {
+        let _ = std::fs::remove_file(directory.join(name));
+    }
+    Office::forget(directory);
+}
+
+/// A notice about a unit that its scheduler will start again.
+fn requeued(why: Option<Asked>) -> Diagnostic {
+    let reason = match why {
+        Some(Asked::Limit) => "its time limit was near",
+        Some(Asked::End) | None => "the scheduler has taken its nodes away",
+    };
+    Diagnostic::notice(Code::E0207, "the job waits to be started again").row("reason", reason)
+}
+
+/// What the scheduler's own log of a unit says.
 fn last_words(directory: &Path) -> Option<String> {
-    const LINES: usize = 6;
-    const LENGTH: usize = 400;
     let logs = [slurm::LOG_FILE, mpi::LOG].map(|name| directory.join(name));
-    let text = logs.iter().find_map(|path| files::beginning_and_end(path).ok())?;
-    let shortened = |line: &str| line.chars().take(LENGTH).collect::<String>();
-    let lines: Vec<String> = text.lines().filter(|line| !line.trim().is_empty()).map(shortened).collect();
-    let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
-    (!last.is_empty()).then_some(last)
+    let (path, text) = logs.iter().find_map(|path| Some((path, files::beginning_and_end(path).ok()?)))?;
+    let said = mpi::said(&text);
+    (!said.is_empty()).then(|| format!("{said}\n(from {})", path.display()))
 }
 
 /// The attempts that agents were ever ordered to start.

@@ -338,6 +338,8 @@ impl Cluster {
             | EngineNews::Ready { id }
             | EngineNews::Ended { id, .. } => *id,
             EngineNews::Pending { .. }
+            | EngineNews::Notice(_)
+            | EngineNews::Accepted { .. }
             | EngineNews::Cancelled { .. }
             | EngineNews::Cleared(_)
             | EngineNews::Swept(_)

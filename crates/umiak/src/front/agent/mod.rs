@@ -11,7 +11,7 @@ mod place;
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
@@ -20,7 +20,7 @@ use umiak_core::cluster::{Asked, Beat, Order, Place, Placement, StartOrder, Told
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::machine::job::AttemptId;
 use umiak_core::mask::Known;
-use umiak_core::model::{Exit, FIRST_ATTEMPT, SpawnError, SpawnStage, StopHow, is_of_scheduler};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, SpawnError, SpawnStage, StopHow, is_of_node, is_of_scheduler};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Attempt, Plan};
 use umiak_sys::net::Listeners;
@@ -38,13 +38,16 @@ use place::{OwnDirectory, Site};
 const EVERY: Duration = Duration::from_millis(200);
 /// Intervals at which ports are checked: at first, and at most.
 const CHECKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
-/// Time without a sign of the supervisor after which nobody is waited for.
-const FORSAKEN: Duration = Duration::from_secs(60);
+/// Time without a sign of the supervisor after which an agent does not wait for it.
+fn forsaken() -> Duration {
+    umiak_sys::hooks::forsaken()
+}
 
 /// How long the last report of an agent is tried to be written.
 const LAST_WORDS: Duration = Duration::from_secs(30);
-/// Time between SIGTERM of the scheduler at a replica and at its agent.
-const SIGNALLED: Duration = Duration::from_millis(100);
+/// Time between SIGTERM of the scheduler at a replica and at its agent: for replicas that have ended by it, and for others,
+/// which may have handled it.
+const SIGNALLED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(20));
 
 /// SIGHUP, SIGINT, SIGQUIT, SIGTERM: the unit is to end.
 const HANDLED: [i32; 4] = [1, 2, 3, 15];
@@ -55,8 +58,22 @@ const COPY: &str = "UMIAK_COPY";
 /// The exit code after the time limit, if the unit is to be started again.
 pub(crate) const AGAIN: u8 = 75;
 
+/// The copy of umiak that was made for the job, in a directory of its own. Both are removed with the value.
+struct Copied(Option<PathBuf>);
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        if let Some(program) = &self.0 {
+            let _ = std::fs::remove_file(program);
+            // The agent of another node may be on this host.
+            let _ = program.parent().map(std::fs::remove_dir);
+        }
+    }
+}
+
 /// Runs an agent to its end. The process must have only one thread.
 pub(crate) fn run(directory: &Path) -> Result<u8, Diagnostic> {
+    let _copied = Copied(std::env::var_os(COPY).map(PathBuf::from));
     let signals = Signals::block(&HANDLED).map_err(|error| Diagnostic::failed("block signals", &error))?;
     let Some(call) = Call::of_environment()? else {
         let unit: UnitFile = files::read(&directory.join(files::UNIT)).map_err(|error| {
@@ -100,12 +117,13 @@ fn serve(
     let socket = UdpSocket::bind(("0.0.0.0", 0)).and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
     let socket = socket.map_err(|error| Diagnostic::failed("open a socket", &error))?;
     let gathered = if connection.is_some() { directory.join(files::OTHERS) } else { directory.to_owned() };
+    let apart = connection.as_ref().map(|(_, own)| own.unit.clone());
     let courier = connection.map(|(call, own)| {
         let node = (site.number == 0).then_some(own.unit.as_path());
         Courier::start(call, directory, node, site.number, socket.local_addr()?.port())
     });
     let courier = courier.transpose().map_err(|error| Diagnostic::failed("connect to the supervisor", &error))?;
-    let code = Stage { directory, gathered: &gathered, unit, signals, site, engine, socket, known }.run();
+    let code = Stage { directory, gathered: &gathered, apart, unit, signals, site, engine, socket, known }.run();
     if let Some(courier) = courier {
         courier.finish();
     }
@@ -117,6 +135,8 @@ struct Stage<'a> {
     directory: &'a Path,
     /// Where agent 0 finds the files of all.
     gathered: &'a Path,
+    /// The directory of the unit on this node, if this agent does not see the files of the others.
+    apart: Option<PathBuf>,
     unit: &'a UnitFile,
     signals: Signals,
     site: Site,
@@ -127,7 +147,7 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     fn run(self) -> Result<u8, Diagnostic> {
-        let Self { directory, gathered, unit, signals, site, mut engine, socket, known } = self;
+        let Self { directory, gathered, apart, unit, signals, site, mut engine, socket, known } = self;
         let (own, pool) = place::lease(&mut engine, unit, &site, &socket)?;
         let lines = Lines::new(files::of_agent(directory, site.number));
         let (beat, now) = (Beat::default(), Instant::now());
@@ -146,6 +166,7 @@ impl Stage<'_> {
         })?;
         let seats = site.own().iter().filter_map(|rank| Some(plan.replicas.get(*rank as usize)?.slot));
         let agent = Agent::new(seats, placement.ended.clone());
+        let agent = if site.again > 0 && apart.is_none() { agent.again(&unit.job) } else { agent };
         engine.share(common(unit, &plan));
         let mut running = Running {
             agent,
@@ -154,6 +175,8 @@ impl Stage<'_> {
             pool,
             known,
             unit,
+            apart,
+            begun: Instant::now(),
             engine,
             posted,
             signals,
@@ -172,10 +195,10 @@ impl Stage<'_> {
 /// What every attempt gets in addition to the agent's own environment, in which the scheduler's variables are those of this
 /// node.
 fn common(unit: &UnitFile, plan: &Plan) -> Common {
-    let given = unit.submission.environment.iter().filter(|(name, _)| !is_of_scheduler(name));
+    let given = unit.submission.environment.iter().filter(|(name, _)| !is_of_scheduler(name) && !is_of_node(name));
     let given = given.map(|(name, value)| (name.clone(), value.clone()));
     Common {
-        unset: [place::TASKS, post::ADDRESSES, post::KEY].map(str::to_owned).to_vec(),
+        unset: [place::TASKS, post::ADDRESSES, post::KEY, COPY].map(str::to_owned).to_vec(),
         set: given.chain(plan.common.iter().cloned()).collect(),
         rotate: None,
         grace: plan.job.longest_grace(),
@@ -212,6 +235,10 @@ impl Posted<'_> {
         }
     }
 
+    pub(super) fn is_written(&self) -> bool {
+        self.lines.is_written()
+    }
+
     /// Reads the sign of the supervisor.
     fn look(&mut self) {
         self.looked_at = Instant::now();
@@ -224,11 +251,11 @@ impl Posted<'_> {
 
     /// True if there has been no sign of the supervisor for long. Looked at only now and then.
     pub(super) fn is_forsaken(&mut self) -> bool {
-        if self.looked_at.elapsed() < FORSAKEN / 4 {
+        if self.looked_at.elapsed() < forsaken() / 4 {
             return false;
         }
         self.look();
-        self.beat_at.elapsed() >= FORSAKEN
+        self.beat_at.elapsed() >= forsaken()
     }
 
     fn is_directory_gone(&self) -> bool {
@@ -274,6 +301,8 @@ struct Running<'a> {
     pool: Pool,
     known: Known,
     unit: &'a UnitFile,
+    apart: Option<PathBuf>,
+    begun: Instant,
     engine: Local,
     posted: Posted<'a>,
     signals: Signals,
@@ -290,15 +319,15 @@ struct Running<'a> {
 
 impl Running<'_> {
     /// The exit code of an agent that has left.
-    fn code(&self, gathered: &Path) -> u8 {
-        if let Some(copy) = std::env::var_os(COPY) {
-            let _ = std::fs::remove_file(copy);
-        }
+    fn code(&mut self, gathered: &Path) -> u8 {
         if self.has_failed {
             // Slurm ends the others, which may not know.
             return 1;
         }
-        if self.agent.asked() != Some(Asked::Limit) || !self.unit.submission.cluster.slurm.requeue {
+        // The supervisor may have ended the unit while the agent was leaving.
+        let late = self.orders.read();
+        self.agent.follow(late);
+        if !self.agent.is_to_begin_again() || !self.unit.submission.cluster.slurm.requeue {
             return 0;
         }
         // Slurm ends the others as soon as one exits with another code than 0: the first agent does, as the last one.
@@ -318,6 +347,7 @@ impl Running<'_> {
             let orders: Vec<Order> = self.orders.read();
             let acts = self.agent.follow(orders);
             self.act(acts);
+            self.release();
             self.check_ports();
             if self.kill_at.is_some_and(|at| at <= Instant::now()) {
                 self.kill_at = None;
@@ -329,6 +359,18 @@ impl Running<'_> {
             self.wait()?;
         }
         Ok(())
+    }
+
+    /// Starts roles whose turn it is, in a unit that was started again.
+    fn release(&mut self) {
+        if !self.agent.is_waiting() {
+            return;
+        }
+        let seen = place::seen(self.posted.directory, self.placement.again);
+        let (job, elapsed) = (&self.unit.job, self.begun.elapsed());
+        let is_late = |role: u16| job.roles[usize::from(role)].timeouts.patience.is_some_and(|limit| elapsed > limit);
+        let acts = self.agent.release(|after| seen.is_met(job, after) || is_late(after.role));
+        self.act(acts);
     }
 
     fn wait(&mut self) -> Result<(), Diagnostic> {
@@ -343,7 +385,9 @@ impl Running<'_> {
         self.posted.drain();
         // First: Slurm signals the replicas too, and their ends are its doing.
         self.hear_signals();
-        if self.agent.asked().is_none() && place::is_limit(self.posted.directory, self.placement.again) {
+        let limits = [Some(self.posted.directory), self.apart.as_deref()];
+        let is_limit = |directory: &Path| place::is_limit(directory, self.placement.again);
+        if self.agent.asked().is_none() && limits.into_iter().flatten().any(is_limit) {
             self.ask(Asked::Limit);
         }
         if has_news {
@@ -361,14 +405,15 @@ impl Running<'_> {
         }
     }
 
-    /// A replica that SIGTERM has ended without an order may have had that from Slurm, which signals the agent a moment
-    /// later.
+    /// A replica that has failed without an order may have had SIGTERM from Slurm, which signals the agent a moment later.
     fn check_signals(&mut self, exit: &Exit) {
-        let is_unexplained = matches!(exit, Exit::Signal { signal: 15, .. }) && !self.has_stopped;
-        if is_unexplained && self.agent.asked().is_none() {
-            let _ = readable(&[self.signals.as_fd()], Some(SIGNALLED));
-            self.hear_signals();
+        if exit.is_success() || self.has_stopped || self.agent.asked().is_some() {
+            return;
         }
+        let has_ended_by_it = matches!(exit, Exit::Signal { signal: 15, .. } | Exit::Code { code: 143 });
+        let patience = if has_ended_by_it { SIGNALLED.0 } else { SIGNALLED.1 };
+        let _ = readable(&[self.signals.as_fd()], Some(patience));
+        self.hear_signals();
     }
 
     fn ask(&mut self, asked: Asked) {
@@ -385,7 +430,9 @@ impl Running<'_> {
         let ends = place::ends(self.posted.directory);
         // Without its directory the unit is not adopted by another supervisor.
         let is_gone = self.posted.is_directory_gone();
-        if let Some(has_failed) = self.agent.verdict(&self.plan.job, &ends).or(is_gone.then_some(true)) {
+        if let Some(has_failed) =
+            self.agent.verdict(&self.plan.job, &ends, self.apart.is_none()).or(is_gone.then_some(true))
+        {
             warn!(has_failed, "no supervisor, and nothing to wait for");
             self.has_failed = has_failed;
             self.ask(Asked::End);
@@ -441,6 +488,8 @@ impl Running<'_> {
                 }
             }
             EngineNews::Ready { .. }
+            | EngineNews::Notice(_)
+            | EngineNews::Accepted { .. }
             | EngineNews::Output { .. }
             | EngineNews::Pending { .. }
             | EngineNews::Cancelled { .. } => {}

@@ -6,6 +6,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use umiak_core::cluster::agent::Seen;
 use umiak_core::cluster::mpi::RANK_VARIABLES;
 use umiak_core::cluster::seats::seats;
 use umiak_core::cluster::slurm::LIMIT_FILE;
@@ -29,6 +30,8 @@ use crate::host::inventory::{self, Extras};
 
 /// The tasks on each node of the allocation, from the script of Slurm.
 pub(super) const TASKS: &str = "UMIAK_TASKS";
+/// How long an agent tries to write that it is there.
+const UNWRITTEN: Duration = Duration::from_secs(60);
 /// Pauses between two looks for the others: at first, and at most.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
 
@@ -71,7 +74,9 @@ pub(super) fn site(unit: &UnitFile) -> Result<Site, Diagnostic> {
     let seats = seats(&unit.job, &unit.seating, &tasks).map_err(|reason| {
         Diagnostic::error(Code::E0204, "the allocation does not fit the job").row("reason", reason)
     })?;
-    Ok(Site { number, seats, again: number_in("SLURM_RESTART_COUNT").unwrap_or(0) })
+    // An `mpirun` that runs in an allocation is not started again with it.
+    let again = if unit.engine == "slurm" { number_in("SLURM_RESTART_COUNT") } else { None };
+    Ok(Site { number, seats, again: again.unwrap_or(0) })
 }
 
 /// The cgroup for memory limits, if a role has one and they can be set here.
@@ -168,6 +173,12 @@ impl Meeting<'_, '_> {
                 return Ok(None);
             }
             self.posted.flush();
+            if !self.posted.is_written() && begun.elapsed() > UNWRITTEN {
+                return Err(Diagnostic::error(Code::E0204, "the agent cannot write its report")
+                    .row("node", node())
+                    .row("directory", self.directory.display().to_string())
+                    .hint("free some space where `UMIAK_HOME` is"));
+            }
         }
     }
 }
@@ -236,6 +247,23 @@ pub(super) fn have_all_left(directory: &Path, agents: usize, again: u32) -> bool
         own.into_iter().any(|told| matches!(told, Told::Left { .. }))
     };
     (0..agents).all(has_left)
+}
+
+/// What the agents of this start of the unit have reported, and successes of earlier starts.
+pub(super) fn seen(directory: &Path, again: u32) -> Seen {
+    let mut seen = Seen::default();
+    for agent in 0..files::agents(directory) {
+        let mut is_current = false;
+        for told in Tail::new(files::of_agent(directory, agent)).read::<Told>() {
+            if let Told::Place(place) = &told {
+                is_current = place.again == again;
+            }
+            if is_current || matches!(told, Told::Ended { .. }) {
+                seen.add(&told);
+            }
+        }
+    }
+    seen
 }
 
 /// The ends that agents have reported, as far as their files are in a directory: those of all starts of the unit.

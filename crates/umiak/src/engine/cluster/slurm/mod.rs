@@ -14,12 +14,14 @@ use sha2::{Digest as _, Sha256};
 use tracing::{debug, info};
 use umiak_core::cluster::slurm::status::{self, Report};
 use umiak_core::cluster::slurm::{Script, render};
+use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::model::SLURM_VARIABLES;
 use umiak_core::plan::Plan;
 
 use super::command::{Answer, Client, NoAnswer};
 use super::files::UNIT;
 use super::scheduler::{Look, Over, Scheduler, UnitPlace};
+use crate::host::inventory;
 
 /// The script, in the directory of the unit.
 const SCRIPT: &str = "script";
@@ -45,6 +47,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// What `sbatch` prints if the controller may have accepted the job all the same.
 const UNCLEAR: &[&str] =
     &["timed out", "Zero Bytes", "send failure", "receive failure", "shutdown failure", "Unexpected message"];
+
+/// What `scancel` prints if there is nothing to cancel any more.
+const ENDED: &[&str] = &["Invalid job id", "already completing or completed"];
 
 /// True once `squeue --json` has printed something else than the job that was asked for, or has not answered. It depends
 /// on the version that is installed, and is the same for all units.
@@ -103,7 +108,8 @@ impl Slurm {
 
     fn sbatch(&mut self, unit: &UnitPlace, script: &Script, plan: &Plan) -> Result<String, String> {
         let path = unit.directory.join(SCRIPT);
-        if path.to_string_lossy().contains('\\') {
+        let has_log = plan.cluster.slurm.connect.is_none();
+        if has_log && path.to_string_lossy().contains('\\') {
             let message = "Slurm cannot write a log to a path with a backslash";
             return Err(format!("{message}: {}", path.display()));
         }
@@ -119,7 +125,8 @@ impl Slurm {
         let client = client.args(script.arguments.clone()).args([format!("--comment={}", comment(unit))]).args([path]);
         let job = match Submitted::of(client.limit(SUBMISSION).ask()) {
             Submitted::Accepted(job) => job,
-            Submitted::Refused(reason) => return Err(reason),
+            // There is no job, unless what it printed is not what had happened.
+            Submitted::Refused(reason) => self.find(unit).ok().flatten().ok_or(reason)?,
             Submitted::Unclear(reason) => self.search(unit, reason)?,
         };
         // Without the file the job is found by its comment.
@@ -142,9 +149,27 @@ impl Slurm {
         }
         let _ = std::fs::remove_file(unit.directory.join(UNIT));
         if let Ok(Some(job)) = self.find(unit) {
-            self.cancel(&job, true);
+            let _ = self.cancel(&job, true);
         }
         Err(reason)
+    }
+
+    /// Finds a unit that another supervisor has submitted. `None` if there is certainly none.
+    pub(super) fn find(&mut self, unit: &UnitPlace) -> Result<Option<String>, String> {
+        match std::fs::read_to_string(unit.directory.join(JOB)) {
+            Ok(text) if !text.trim().is_empty() => return Ok(Some(text.trim().to_owned())),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("the number of the job cannot be read: {error}")),
+        }
+        let queue = self.client("squeue").args(["--noheader", "--me", "--states=all", status::FORMAT]).ask();
+        match queue {
+            Ok(answer) if answer.is_success => {
+                let comment = comment(unit);
+                Ok(status::text(&answer.out).into_iter().find(|job| job.comment == comment).map(|job| job.id))
+            }
+            other => Err(said(other)),
+        }
     }
 
     /// The reports about a job. `Ok(None)`: Slurm does not know it.
@@ -219,21 +244,11 @@ impl Scheduler for Slurm {
         self.sbatch(unit, &script, plan)
     }
 
-    fn find(&mut self, unit: &UnitPlace) -> Result<Option<String>, String> {
-        match std::fs::read_to_string(unit.directory.join(JOB)) {
-            Ok(text) if !text.trim().is_empty() => return Ok(Some(text.trim().to_owned())),
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(format!("the number of the job cannot be read: {error}")),
-        }
-        let queue = self.client("squeue").args(["--noheader", "--me", "--states=all", status::FORMAT]).ask();
-        match queue {
-            Ok(answer) if answer.is_success => {
-                let comment = comment(unit);
-                Ok(status::text(&answer.out).into_iter().find(|job| job.comment == comment).map(|job| job.id))
-            }
-            other => Err(said(other)),
-        }
+    fn name(&self, job: &str) -> Option<String> {
+        Some(match job.split_once(';') {
+            Some((number, cluster)) => format!("Slurm job {number} of cluster {cluster}"),
+            None => format!("Slurm job {job}"),
+        })
     }
 
     fn look(&mut self, job: &str) -> Look {
@@ -254,23 +269,36 @@ impl Scheduler for Slurm {
     }
 
     /// Slurm sends SIGTERM, and SIGKILL after the `KillWait` of the site.
-    fn cancel(&mut self, job: &str, kill: bool) {
+    fn cancel(&mut self, job: &str, kill: bool) -> Result<(), String> {
         let mut cancels = vec![vec![number(job)]];
         if kill {
             // The batch shell too, which plain signals leave out.
             cancels.insert(0, vec!["--signal=KILL", "--full", number(job)]);
         }
+        let mut accepted = Ok(());
         for words in cancels {
-            match self.client("scancel").args(cluster(job)).args(words).ask() {
-                Ok(answer) if answer.is_success => {}
-                other => debug!(job, reason = said(other), "scancel failed"),
-            }
+            accepted = match self.client("scancel").args(cluster(job)).args(words).ask() {
+                Ok(answer) if answer.is_success || ENDED.iter().any(|words| answer.error.contains(words)) => Ok(()),
+                other => Err(said(other)),
+            };
         }
+        accepted
     }
 
     /// Slurm ends the job when its script has ended, which may take longer than a user wants to wait.
     fn is_awaited(&self) -> bool {
         false
+    }
+}
+
+/// Fails if there are no clients of Slurm.
+pub(super) fn check() -> Result<(), Diagnostic> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    match ["sbatch", "squeue"].into_iter().find(|client| inventory::find_program(client, &path).is_none()) {
+        None => Ok(()),
+        Some(missing) => Err(Diagnostic::error(Code::E0208, format!("`{missing}` was not found"))
+            .row("PATH", path.to_string_lossy())
+            .hint("run umiak where Slurm's commands are; `umiak plan --engine slurm` works without them")),
     }
 }
 

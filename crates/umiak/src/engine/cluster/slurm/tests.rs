@@ -188,11 +188,11 @@ fn refusals_and_waits_in_words() {
     let job = room.submit(nine, native(&[("nodes", Some("9"))])).expect("accepted");
     room.cluster.wait("Slurm has a reason", || room.cluster.ask("squeue", &["-h", "-j", &job, "-o", "%r"]) != "None");
     assert!(matches!(room.slurm.look(&job), Look::Hopeless { .. }), "{:?}", room.slurm.look(&job));
-    room.slurm.cancel(&job, false);
+    room.slurm.cancel(&job, false).expect("accepted");
     assert_eq!(room.end(&job), Over::Cancelled { by: Some("`scancel`".to_owned()) });
     let job = room.submit(one(), native(&[("begin", Some("now+1hour"))])).expect("accepted");
     assert!(matches!(room.slurm.look(&job), Look::Pending { .. }), "{:?}", room.slurm.look(&job));
-    room.slurm.cancel(&job, true);
+    room.slurm.cancel(&job, true).expect("accepted");
     assert_eq!(room.end(&job), Over::Cancelled { by: Some("`scancel`".to_owned()) });
     assert_eq!(room.slurm.look("999999"), Look::Over(Over::Forgotten));
     assert!(IS_WITHOUT_JSON.load(Ordering::Relaxed), "22.05 prints the whole queue");
@@ -208,7 +208,7 @@ fn ends_that_are_no_success() {
     for kill in [false, true] {
         let job = room.submit(vec![role("trainer", 1, 0)], SlurmOptions::default()).expect("accepted");
         room.cluster.wait("it runs", || room.cluster.state(&job) == "RUNNING");
-        room.slurm.cancel(&job, kill);
+        room.slurm.cancel(&job, kill).expect("accepted");
         assert_eq!(room.end(&job), Over::Cancelled { by: Some("`scancel`".to_owned()) });
     }
     room.umiak = room.unit.directory.join("nowhere");
@@ -246,9 +246,14 @@ fn umiak_is_copied_to_nodes_that_do_not_have_it() {
     let job =
         room.submit(vec![role("server", 1, 1), role("trainer", 1, 2)], SlurmOptions::default()).expect("accepted");
     assert_eq!(room.end(&job), Over::Done, "{}", room.log());
-    let copy = format!("/tmp/umiak-{job}");
-    assert_eq!(room.log().matches(&format!("copy {copy}")).count(), 2, "{}", room.log());
-    std::fs::remove_file(copy).expect("left for the agent to remove");
+    let log = room.log();
+    let copies: Vec<&Path> = log.lines().filter_map(|line| line.strip_prefix("copy ")).map(Path::new).collect();
+    assert!(copies.len() == 2 && copies[0] == copies[1], "{log}");
+    let directory = copies[0].parent().expect("a directory of its own");
+    assert!(directory.to_string_lossy().starts_with(&format!("/tmp/umiak-{job}.")), "{log}");
+    let mode = std::fs::metadata(directory).expect("left for the agent to remove").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    std::fs::remove_dir_all(directory).expect("our own directory");
 }
 
 #[test]
@@ -300,7 +305,7 @@ fn a_submission_that_is_cut_short() {
     sbatch(r#""$real" "$@" >/dev/null; kill -9 $$"#);
     let job = room.submit(one(), SlurmOptions::default()).expect("it is found");
     assert_eq!(room.slurm.find(&room.unit).expect("an answer"), Some(job.clone()));
-    room.slurm.cancel(&job, true);
+    room.slurm.cancel(&job, true).expect("accepted");
     room.end(&job);
     // Another unit has another comment.
     room.unit.directory = room.unit.directory.join("next");
