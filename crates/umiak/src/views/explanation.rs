@@ -344,7 +344,9 @@ fn without_verdict(loaded: &LoadedRun) -> String {
         (RunStanding::Elsewhere(host), ..) => format!("its supervisor is on {host}, and its journal has no end yet"),
         (_, Some(Outcome::Succeeded), _) => "it succeeded".to_owned(),
         (_, Some(_), Some(reason)) if reason != StopReason::Completed => {
-            format!("it was stopped: {}", stop_reason(reason))
+            let cancelled = loaded.status.cancelled_by.as_ref().filter(|_| reason == StopReason::User);
+            let why = cancelled.map_or_else(|| stop_reason(reason), |by| format!("by {by}"));
+            format!("it was stopped: {why}")
         }
         (_, Some(_), _) => "it failed, and its journal has no cause".to_owned(),
         _ => "it has not ended, and nothing has failed so far".to_owned(),

@@ -23,6 +23,7 @@ pub(super) fn register(suite: &mut Suite) {
     let usual = Engine::USUAL;
     test(&usual, "servers, then trainers", &[], servers);
     test(&usual, "restarts keep the allocation", &[], restart);
+    test(&usual, "a restart after SIGKILL keeps the allocation", &[], stubborn);
     test(&usual, "words and variables arrive unchanged", &[Component::Python], unchanged);
     test(&usual, "64 replicas, again and again", &[], many);
     test(&usual, "very short replicas do not hang", &[], |site| short(site, trials(50).div_ceil(10)));
@@ -102,6 +103,21 @@ fn restart(site: &Site) {
     site.run(document).finish().expect_code(0);
     for attempt in 1..=3 {
         assert_eq!(site.log("trainer-1", attempt), format!("attempt {attempt}\n"));
+    }
+    assert_eq!(site.sandbox.list("state/runs/run-000001/units"), ["0.1"], "one allocation for all attempts");
+    site.assert_nothing_left();
+}
+
+/// The second attempt lives longer than a unit would whose agents do not kill.
+fn stubborn(site: &Site) {
+    let command = "trap '' TERM; echo attempt $UMIAK_ATTEMPT; if [ $UMIAK_ATTEMPT = 2 ]; then sleep 7; exit 0; fi; [ $RANK = 1 ] && exit 5; while :; do sleep 0.1; done";
+    let document = format!(
+        "umiak: v1\nname: stubborn\npolicy: {{restarts: 1, backoff: 10ms, grace: 300ms}}\ncontracts: [torch]\nroles: {{trainer: {{replicas: 2, command: {}}}}}\n",
+        serde_json::to_string(command).expect("a string")
+    );
+    site.run(&document).finish().expect_code(0);
+    for replica in ["trainer-0", "trainer-1"] {
+        assert_eq!([site.log(replica, 1), site.log(replica, 2)], ["attempt 1\n", "attempt 2\n"]);
     }
     assert_eq!(site.sandbox.list("state/runs/run-000001/units"), ["0.1"], "one allocation for all attempts");
     site.assert_nothing_left();

@@ -27,7 +27,7 @@ fn blocks<'a>(text: &'a str, kind: &str) -> Vec<&'a str> {
     text.split(&fence).skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }
 
-/// A line without the time in front, and without durations.
+/// A line without the time in front, and without durations and numbers of jobs.
 fn neutral(line: &str) -> String {
     let is_time = |word: &str| word.len() == 8 && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b':');
     let mut words: Vec<&str> = line.split_whitespace().filter(|word| !is_time(word)).collect();
@@ -35,6 +35,9 @@ fn neutral(line: &str) -> String {
         if ["ms", "s", "ms,", "s,"].contains(&words[at]) && words[at - 1].parse::<f64>().is_ok() {
             words[at - 1] = "N";
             words[at] = words[at].trim_start_matches('m');
+        }
+        if words[..at].ends_with(&["Slurm", "job"]) {
+            words[at] = "N";
         }
     }
     words.join(" ")

@@ -16,7 +16,10 @@ pub(super) fn register(suite: &mut Suite) {
     test("a task for each replica", direct);
     test("replicas stop before the time limit", limit);
     test("a requeued job goes on after its time limit", requeue);
+    test("a requeued job starts its roles in their order", requeue_in_order);
     test("`scancel` stops the run", cancelled);
+    test("`scancel` stops a run whose replicas fail at once", cancelled_quick);
+    test("an agent without a supervisor leaves when the job is decided", forsaken);
     test("a lost node is named", lost_node);
     test("a job with a lost node is started again on others", lost_node_requeue);
     test("a pre-empted job is named", preempted);
@@ -107,6 +110,58 @@ fn requeue(site: &Site) {
     site.assert_nothing_left();
 }
 
+/// The trainer does not try again: it relies on the server that listens.
+fn requeue_in_order(site: &Site) {
+    let server = "import os, socket, time\ntime.sleep(1)\nlistener = socket.socket()\nlistener.bind(('', int(os.environ['UMIAK_PORT_RPC'])))\nlistener.listen()\ntime.sleep(1000)";
+    let trainer = "import os, signal, socket, sys, time\nhost, port = os.environ['UMIAK_ENDPOINTS_SERVER_RPC'].rsplit(':', 1)\nsocket.create_connection((host, int(port)), 10).close()\nprint('connected', flush=True)\nif os.path.exists('saved'): sys.exit(0)\ndef save(*_):\n    open('saved', 'w').close()\n    sys.exit(0)\nsignal.signal(signal.SIGTERM, save)\ntime.sleep(1000)";
+    let text = |code: &str| serde_json::to_string(code).expect("a string");
+    let document = format!(
+        "umiak: v1\nname: order\nroles:\n  server: {{ports: {{rpc: 1}}, completes: false, command: [python3, -c, {}]}}\n  trainer: {{start_after: server, command: [python3, -c, {}]}}\n",
+        text(server),
+        text(trainer)
+    );
+    let flags = "--slurm nodes=2 --slurm time=1 --slurm-warning 50s --slurm-requeue";
+    site.run_with(&document, flags).finish().expect_code(0);
+    assert_eq!(site.log("trainer-0", 1), "connected\nconnected\n");
+    site.assert_nothing_left();
+}
+
+/// Slurm signals replicas and agents one after the other.
+fn cancelled_quick(site: &Site) {
+    let command = "trap 'exit 1' TERM; echo up on $SLURMD_NODENAME; while :; do sleep 0.05; done";
+    let document = format!(
+        "umiak: v1\nname: quick\nroles: {{trainer: {{replicas: 2, command: {}}}}}\n",
+        serde_json::to_string(command).expect("a string")
+    );
+    let running = site.run(&document).start();
+    running.wait_until("both run", || are_up(site, 2));
+    let slurm = site.slurm().borrow();
+    slurm.ask("scancel", &[&slurm.first_job().to_string()]);
+    running.finish().expect_code(3).expect_err("stopped by `scancel`");
+    site.umiak("explain").finish().expect_code(0).expect_out("it was stopped: by `scancel`");
+    let show = site.umiak("show").finish();
+    show.expect_out(&format!("Slurm job {}", slurm.first_job()));
+    site.assert_nothing_left();
+}
+
+/// A job that trains goes on without a supervisor; one whose replica has failed gives its nodes back.
+fn forsaken(site: &Site) {
+    let document = "umiak: v1\nname: alone\nroles: {trainer: {replicas: 2, command: 'echo up on $SLURMD_NODENAME; until [ -e fail ]; do sleep 0.05; done; [ $UMIAK_INDEX = 1 ] && exit 7; exec sleep 1000'}}\n";
+    let running = site.run(document).env("UMIAK_TEST_FORSAKEN", "8000").start();
+    running.wait_until("both run", || are_up(site, 2));
+    running.signal(SIGKILL);
+    running.finish_unchecked();
+    let slurm = site.slurm().borrow();
+    let job = slurm.first_job().to_string();
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    assert_eq!(slurm.state(&job), "RUNNING", "it trains");
+    site.sandbox.write("fail", "");
+    slurm.wait("the nodes are free", || slurm.ask("squeue", &["-h"]).is_empty());
+    wait_until_free(&site.sandbox);
+    site.umiak("resume").finish().expect_code(7).expect_err("exited with 7");
+    site.assert_nothing_left();
+}
+
 fn cancelled(site: &Site) {
     let running = site.run(&waits(2, "")).start();
     running.wait_until("both run", || are_up(site, 2));
@@ -177,9 +232,10 @@ fn lost_node_requeue(site: &Site) {
         nodes("trainer-0").len() == 2 && nodes("trainer-1").len() == 2 || !running.is_running()
     });
     if !running.is_running() {
-        // Shows why.
-        running.finish_unchecked().expect_code(0);
-        return;
+        for pid in &frozen {
+            umiak_sys::descend::signal(*pid, SIGKILL);
+        }
+        panic!("it did not run again: {}", running.finish_unchecked().err());
     }
     assert_eq!((nodes("trainer-0").join(" "), nodes("trainer-1").join(" ")), ("n1 n1".into(), "n2 n3".into()));
     for pid in &frozen {
