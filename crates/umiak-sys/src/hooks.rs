@@ -55,6 +55,11 @@ pub fn hang_at(path: &std::path::Path) {
     }
 }
 
+/// True for a path that ends with `UMIAK_TEST_UNREPORTED`: the kernel reports no writes, as if another host made them.
+pub(crate) fn is_unreported(path: &std::path::Path) -> bool {
+    variable("UNREPORTED").is_some_and(|end| path.ends_with(end))
+}
+
 /// Kills this process with SIGKILL.
 pub fn die() -> ! {
     loop {

@@ -9,6 +9,8 @@ use std::path::Path;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
+use crate::hooks;
+
 /// Any number of files as one descriptor.
 #[derive(Debug)]
 pub struct Watch(Inotify);
@@ -33,6 +35,9 @@ impl Watch {
 
     /// Adds a file, or a directory in which files appear. Adding the same path twice returns one watch.
     pub fn add(&self, path: &Path) -> io::Result<Watched> {
+        if hooks::is_unreported(path) {
+            return self.0.add_watch(path, AddWatchFlags::IN_DELETE_SELF).map(Watched).map_err(io::Error::from);
+        }
         let flags = AddWatchFlags::IN_MODIFY
             | AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_ATTRIB

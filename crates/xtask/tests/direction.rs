@@ -45,7 +45,7 @@ const CRATES: &[Crate] = &[
         rooms: &[
             ("clock", &[]),
             ("wait", &[]),
-            ("watch", &[]),
+            ("watch", &["hooks"]),
             ("terminal", &[]),
             ("limits", &[]),
             ("regular", &[]),

@@ -46,6 +46,15 @@ impl EngineKind {
         self.capabilities().unit == Unit::Allocation
     }
 
+    /// True if replicas write their logs on other hosts, to a directory that these share with this host. Its kernel
+    /// reports no such write, and a file that stays open may not show it.
+    pub fn writes_elsewhere(self, options: &ClusterOptions) -> bool {
+        let Capabilities { hosts, output, .. } = self.capabilities();
+        // With a connection, this host writes what agents send.
+        let is_sent = self == Self::Slurm && options.slurm.connect.is_some();
+        hosts == Hosts::Placed && output == OutputSource::Files && !is_sent
+    }
+
     /// What it is, for lists.
     pub const fn summary(self) -> &'static str {
         match self {
@@ -116,5 +125,22 @@ impl EngineChoice {
 impl From<EngineKind> for EngineChoice {
     fn from(kind: EngineKind) -> Self {
         Self { name: kind.word().to_owned(), kind, cluster: ClusterOptions::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Connect;
+
+    #[test]
+    fn logs_that_other_hosts_write() {
+        let mut options = ClusterOptions::default();
+        let elsewhere = |options: &ClusterOptions| -> Vec<&str> {
+            EngineKind::ALL.into_iter().filter(|kind| kind.writes_elsewhere(options)).map(EngineKind::word).collect()
+        };
+        assert_eq!(elsewhere(&options), ["slurm", "mpi"]);
+        options.slurm.connect = Some(Connect::default());
+        assert_eq!(elsewhere(&options), ["mpi"], "agents send their logs");
     }
 }

@@ -9,7 +9,7 @@ use super::document::{Chosen, Submission};
 use super::masked::mask_job;
 use super::{VERSION, Wishes};
 use crate::mask::Known;
-use crate::model::{Body, ClusterOptions, Given, Items, Node, Piece, Pipeline, Text, Value};
+use crate::model::{Body, ClusterOptions, EngineKind, Given, Items, Node, Piece, Pipeline, Step, Text, Value};
 
 /// A pipeline as it was submitted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -65,6 +65,20 @@ impl PipelinePlan {
         plan.pipeline.nodes.iter_mut().for_each(|node| mask_node(node, known));
         plan.whole = plan.pipeline == *pipeline;
         plan
+    }
+
+    /// The engine of a step, and its options.
+    fn engine_of<'a>(&'a self, step: &'a Step) -> Option<(EngineKind, &'a ClusterOptions)> {
+        match &step.engine {
+            Some(own) => Some((own.kind, &own.cluster)),
+            None => Some((EngineKind::named(&self.engine)?, &self.cluster)),
+        }
+    }
+
+    /// True if other hosts write the logs of a step: see [`EngineKind::writes_elsewhere`].
+    pub fn writes_elsewhere(&self) -> bool {
+        let of_step = |step| self.engine_of(step).is_some_and(|(kind, options)| kind.writes_elsewhere(options));
+        self.pipeline.iter_steps().any(of_step)
     }
 }
 

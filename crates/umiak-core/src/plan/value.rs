@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::contract::{Lazy, Member, NamedPorts, Options, RolePlaces, Topology, Variable};
 use crate::diag::Diagnostic;
 use crate::model::{
-    ClusterOptions, Contract, Device, Endpoint, FIRST_ATTEMPT, Host, Job, NodeIndex, Part, Port, Rank, Role, RoleName,
-    Rotation, Slot, StepName, StreamRules,
+    ClusterOptions, Contract, Device, Endpoint, EngineKind, FIRST_ATTEMPT, Host, Job, NodeIndex, Part, Port, Rank,
+    Role, RoleName, Rotation, Slot, StepName, StreamRules,
 };
 
 use super::command::Resolved;
@@ -291,6 +291,11 @@ impl Plan {
         });
         let all = replica.endpoint.iter().cloned().chain(ports).chain(stores);
         all.filter_map(|endpoint| endpoint.to_string().parse().ok()).collect()
+    }
+
+    /// True if other hosts write its logs: see [`EngineKind::writes_elsewhere`].
+    pub fn writes_elsewhere(&self) -> bool {
+        EngineKind::named(&self.engine).is_some_and(|kind| kind.writes_elsewhere(&self.cluster))
     }
 
     /// True for the plan of a document, false for a launch.

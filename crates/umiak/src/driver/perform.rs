@@ -243,10 +243,12 @@ impl JobDriver<'_> {
         // A file shared by attempts is followed once.
         if now.followed.get(&slot) != Some(&log.path) {
             let is_interactive = now.console.stdin == Some(slot);
+            let is_elsewhere = plan.writes_elsewhere();
             let mirror = |stream: Stream, path: &Path, start: u64, naming: Naming| {
                 // The replica creates it only a moment later.
                 let _ = files::open(path, Contents::Append, files::READABLE);
-                screen.follow(Mirrored { key, rank, stream, naming, is_interactive }, path.to_owned(), start);
+                let mirrored = Mirrored { key, rank, stream, naming, is_interactive, is_elsewhere };
+                screen.follow(mirrored, path.to_owned(), start);
             };
             if let Some(stderr) = &log.stderr {
                 let host = umiak_sys::host::name();

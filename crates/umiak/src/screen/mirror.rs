@@ -4,6 +4,9 @@
 //! milliseconds to remove a watch, and the end of a job must not wait for that. So the files of a young job are polled
 //! every few milliseconds and watched only later, and a watch is removed as soon as its writer is being stopped. All
 //! files share one watch, which reports the files that changed, in the order of the writes.
+//!
+//! A file that another host writes is not watched: the kernel reports only writes of this host, and a network file system
+//! shows new contents only after an open. So it is opened again and again, until its writer has ended.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -26,6 +29,8 @@ const WATCH_AFTER: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(4);
 /// Poll interval if the kernel has no watches left.
 const LOOK_UNWATCHED: Duration = Duration::from_millis(100);
+/// Time between two openings of a file that another host writes.
+const LOOK_ELSEWHERE: Duration = Duration::from_millis(200);
 /// The usual limit of descriptors has room for this number of files.
 const FEW: usize = 256;
 
@@ -52,6 +57,8 @@ struct Mirror {
     /// If several are shown.
     lines: Option<Prefixed>,
     file: File,
+    /// When it was last opened, if another host writes it.
+    opened: Option<Instant>,
     attention: Attention,
     offset: u64,
     path: PathBuf,
@@ -81,13 +88,13 @@ pub(super) struct Mirrors {
 }
 
 impl Mirrors {
-    /// Follows the output of this replica in `path`, from `offset`.
+    /// Follows the output of this replica in `path`, from `offset`. `elsewhere`: another host writes it.
     pub(super) fn follow(
         &mut self,
         (key, stream): (u64, Stream),
         lines: Option<Prefixed>,
-        path: &Path,
-        offset: u64,
+        (path, offset): (&Path, u64),
+        elsewhere: bool,
     ) -> io::Result<()> {
         if self.all.len() == FEW {
             umiak_sys::limits::raise();
@@ -95,8 +102,9 @@ impl Mirrors {
         let number = logger::numbers(path).last().map_or(1, |last| last + 1);
         let attention = Attention::Young { since: Instant::now() };
         let file = open(path)?;
-        let path = path.to_owned();
-        let mirror = Mirror { key, stream, lines, file, attention, offset, path, number, stamp: None, is_due: false };
+        let opened = elsewhere.then(Instant::now);
+        let (path, stamp, is_due) = (path.to_owned(), None, false);
+        let mirror = Mirror { key, stream, lines, file, opened, attention, offset, path, number, stamp, is_due };
         match self.position(key, stream) {
             None => self.all.push(mirror),
             Some(index) => {
@@ -160,8 +168,17 @@ impl Mirrors {
             }
         }
         for index in 0..self.all.len() {
-            let is_looked_at = !matches!(self.all[index].attention, Attention::Watched(_) | Attention::Ended);
-            if changed.overflowed || is_looked_at && is_time && (self.all[index].has_changed() || is_read) {
+            let mirror = &mut self.all[index];
+            let is_looked_at = !matches!(mirror.attention, Attention::Watched(_) | Attention::Ended);
+            let is_due = match mirror.next_open() {
+                None => is_looked_at && is_time && (mirror.has_changed() || is_read),
+                Some(Duration::ZERO) => {
+                    mirror.open_again();
+                    true
+                }
+                Some(_) => false,
+            };
+            if changed.overflowed || is_due {
                 self.make_due(index);
             }
         }
@@ -209,6 +226,7 @@ impl Mirrors {
         let mut look = None;
         for index in 0..self.all.len() {
             let next = match self.all[index].attention {
+                _ if self.all[index].opened.is_some() => self.all[index].next_open(),
                 Attention::Young { since } if since.elapsed() >= WATCH_AFTER => {
                     self.start_watching(index);
                     // Bytes between the last poll and the watch are not reported by the watch: poll once more.
@@ -252,6 +270,7 @@ impl Mirrors {
     pub(super) fn let_go(&mut self, key: Option<u64>, ended: bool) {
         for index in self.of(key) {
             self.unwatch(index);
+            self.all[index].open_again();
             let attention = &mut self.all[index].attention;
             if ended || !matches!(attention, Attention::Ended) {
                 *attention = if ended { Attention::Ended } else { Attention::Ending };
@@ -266,6 +285,11 @@ impl Mirrors {
             self.unwatch(index);
             self.all[index].attention = Attention::Young { since: Instant::now() };
         }
+    }
+
+    /// All writers have ended: what other hosts have written can be read.
+    pub(super) fn open_again(&mut self) {
+        self.all.iter_mut().for_each(Mirror::open_again);
     }
 
     /// The descriptor of the watch, while it is in use.
@@ -289,6 +313,25 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl Mirror {
+    /// The time until it is opened again, if another host writes it.
+    fn next_open(&self) -> Option<Duration> {
+        let opened = self.opened.filter(|_| !matches!(self.attention, Attention::Ended))?;
+        Some(LOOK_ELSEWHERE.saturating_sub(opened.elapsed()))
+    }
+
+    /// Opens it again, if another host writes it.
+    fn open_again(&mut self) {
+        if self.opened.is_none() {
+            return;
+        }
+        self.opened = Some(Instant::now());
+        // The rest of a file that was replaced comes first.
+        let number = |file: &File| file.metadata().ok().map(|metadata| metadata.ino());
+        if let Some(file) = open(&self.path).ok().filter(|file| number(file) == number(&self.file)) {
+            self.file = file;
+        }
+    }
+
     /// True if it has changed since the last call. Not every file system sees a rotation in it.
     fn has_changed(&mut self) -> bool {
         let stamp = self.file.metadata().ok().map(|file| (file.len(), file.nlink(), file.ctime(), file.ctime_nsec()));
@@ -318,5 +361,53 @@ impl Mirror {
             (self.file, self.offset, self.number) = (file, 0, number);
             return true;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    const KEY: (u64, Stream) = (1, Stream::Out);
+
+    fn text(mirrors: &mut Mirrors) -> String {
+        let mut buffer = [0; 64];
+        let mut text = Vec::new();
+        while let Some(index) = mirrors.next_due() {
+            let count = mirrors.read(index, u64::MAX, &mut buffer);
+            text.extend_from_slice(&buffer[..count]);
+        }
+        String::from_utf8(text).expect("text")
+    }
+
+    #[test]
+    fn a_file_of_another_host_is_opened_again_and_not_watched() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let mut file = File::create(&path).unwrap();
+        let mut mirrors = Mirrors::default();
+        mirrors.follow(KEY, None, (&path, 0), true).unwrap();
+        let until = Instant::now() + 2 * WATCH_AFTER;
+        let mut opened = 0;
+        while Instant::now() < until {
+            mirrors.hear();
+            assert_eq!(text(&mut mirrors), "");
+            let wait = mirrors.attend().expect("it is looked at again");
+            assert!(mirrors.watched().is_none() && wait <= LOOK_ELSEWHERE);
+            std::thread::sleep(wait);
+            opened += 1;
+        }
+        assert!(opened <= 4, "{opened} times in 600 ms");
+        file.write_all(b"one\n").unwrap();
+        std::thread::sleep(LOOK_ELSEWHERE);
+        mirrors.hear();
+        assert_eq!(text(&mut mirrors), "one\n");
+        file.write_all(b"two\n").unwrap();
+        // At once: the next message may be about its end.
+        mirrors.let_go(Some(KEY.0), true);
+        assert_eq!(text(&mut mirrors), "two\n");
+        assert_eq!(mirrors.attend(), None);
     }
 }

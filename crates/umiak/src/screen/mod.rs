@@ -91,6 +91,8 @@ pub struct Mirrored {
     pub naming: Naming,
     /// It reads the caller's stdin, so that an unfinished line may be a prompt.
     pub is_interactive: bool,
+    /// Another host writes its file.
+    pub is_elsewhere: bool,
 }
 
 /// What precedes the lines of a mirrored replica.
@@ -316,6 +318,7 @@ impl Painter {
                     Message::LetGo { key, ended } => self.mirrors.let_go(key, ended),
                     Message::Close => {
                         // All writers have ended: read every file to its end.
+                        self.mirrors.open_again();
                         for index in 0..self.mirrors.len() {
                             while self.pump_once(index, u64::MAX) {}
                             self.end_line(index);
@@ -375,14 +378,14 @@ impl Painter {
             MirrorTo::Nowhere => false,
         };
         let is_coloured = if to == MirrorTo::Stdout { self.style.colour_of_data } else { self.style.colour };
-        let Mirrored { key, rank, stream, naming, is_interactive } = source;
+        let Mirrored { key, rank, stream, naming, is_interactive, is_elsewhere } = source;
         let prefix = match naming {
             Naming::Alone => None,
             Naming::Name(name, width) => Some(lines::prefix(&name, width, rank, is_coloured)),
             Naming::Text(text) => Some(text),
         };
         let lines = prefix.map(|prefix| Prefixed::new(prefix.into_bytes(), is_terminal, is_interactive));
-        if let Err(error) = self.mirrors.follow((key, stream), lines, path, offset) {
+        if let Err(error) = self.mirrors.follow((key, stream), lines, (path, offset), is_elsewhere) {
             let path = path.display();
             self.held.push(format!("the output in {path} cannot be shown ({error}); the job continues\n"));
         }

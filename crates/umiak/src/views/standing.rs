@@ -1,7 +1,7 @@
 //! The state of a run, and a run whose journal was read.
 
 use umiak_core::facts::Verdict;
-use umiak_core::plan::PipelinePlan;
+use umiak_core::plan::{PipelinePlan, Plan};
 use umiak_core::status::{PipelineStatus, Status};
 
 use crate::history::index::{IndexEntry, Word};
@@ -95,6 +95,14 @@ impl RunStanding {
 /// The plan of a run that is a pipeline.
 pub(crate) fn pipeline_plan(run: &RunDir) -> Option<PipelinePlan> {
     serde_json::from_slice(&umiak_sys::regular::read(&run.plan()).ok()?).ok()
+}
+
+/// True if other hosts write the logs of a run. `None` as long as its plan is not written.
+pub(crate) fn writes_elsewhere(run: &RunDir) -> Option<bool> {
+    let bytes = umiak_sys::regular::read(&run.plan()).ok()?;
+    let of_job = serde_json::from_slice(&bytes).map(|plan: Plan| plan.writes_elsewhere());
+    let of_any = of_job.or_else(|_| serde_json::from_slice(&bytes).map(|plan: PipelinePlan| plan.writes_elsewhere()));
+    of_any.ok()
 }
 
 /// A run whose journal was read.

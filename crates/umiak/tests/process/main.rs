@@ -7,6 +7,7 @@ mod conformance;
 mod convert;
 mod drift;
 mod elastic;
+mod elsewhere;
 mod escapes;
 mod etcd;
 mod failure;
@@ -106,6 +107,7 @@ fn main() -> std::process::ExitCode {
     several::register(&mut suite);
     nodes::register(&mut suite);
     elastic::register(&mut suite);
+    elsewhere::register(&mut suite);
     history::register(&mut suite);
     recorded::register(&mut suite);
     run::register(&mut suite);

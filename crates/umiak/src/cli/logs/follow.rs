@@ -1,4 +1,7 @@
 //! `umiak logs -f`: follows logs until the replicas or the run have ended. The process sleeps while nothing is written.
+//!
+//! The kernel reports only writes of this host, and a network file system shows new contents only after an open. So logs
+//! that other hosts write are opened again and again.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -6,6 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use umiak_core::diag::Diagnostic;
 use umiak_core::status::Status;
@@ -19,7 +23,7 @@ use crate::clock::wall_micros;
 use crate::history::journal::Follower;
 use crate::history::{Life, RunDir};
 use crate::views::logs::{LogLines, LogOwner, LogPrinter};
-use crate::views::standing::LoadedRun;
+use crate::views::standing::{LoadedRun, writes_elsewhere};
 use crate::views::times::LineTime;
 
 use super::jobs::{Jobs, Words};
@@ -29,6 +33,9 @@ use super::{Asked, Wanted, have_ended, limits};
 
 /// Bytes read in one round before they are written.
 const AT_ONCE: usize = 1 << 20;
+
+/// Time between two openings of logs that another host writes.
+const LOOK_ELSEWHERE: Duration = Duration::from_millis(200);
 
 /// An attempt that is followed.
 #[derive(Debug)]
@@ -101,11 +108,14 @@ pub(super) fn follow(loaded: &LoadedRun, following: &Following, wanted: &[Wanted
     if !catch_up(&mut followed, asked, follower.watch())? {
         return Ok(ExitCode::SUCCESS);
     }
+    let mut is_elsewhere = None;
     loop {
+        is_elsewhere = is_elsewhere.or_else(|| writes_elsewhere(run));
         // Both are checked before the files are read: everything written until then is read.
         let life = follower.life()?;
         read(&mut follower, run, &mut pointers, following, &mut jobs)?;
         let is_over = following.is_over(&follower);
+        let is_opened = is_elsewhere == Some(true) || matches!(life, Life::Elsewhere { .. });
         for (owner, begun) in following.begun(&follower, &jobs) {
             let last = newest.get(&owner).copied();
             // Several attempts may have begun and ended since the last round.
@@ -118,6 +128,9 @@ pub(super) fn follow(loaded: &LoadedRun, following: &Following, wanted: &[Wanted
         let mut out = Vec::new();
         let mut kept = Vec::new();
         for mut live in followed {
+            if is_opened {
+                live.open_again();
+            }
             let is_read = live.pump(follower.watch(), &mut out)?;
             // An attempt writes nothing more once a later one has begun, or its step has ended.
             let is_past = newest.get(&live.owner).is_some_and(|attempt| *attempt > live.attempt);
@@ -140,7 +153,8 @@ pub(super) fn follow(loaded: &LoadedRun, following: &Following, wanted: &[Wanted
             write(&followed.iter_mut().flat_map(|live| live.lines.finish(now())).collect::<Vec<u8>>())?;
             return Err(lost(run));
         }
-        if out.is_empty() && follower.wait(&reader_of_stdout())? {
+        let limit = (is_opened && !followed.is_empty()).then_some(LOOK_ELSEWHERE);
+        if out.is_empty() && follower.wait_for(&reader_of_stdout(), limit)? {
             return Ok(ExitCode::SUCCESS);
         }
     }
@@ -219,6 +233,15 @@ impl Live {
                 }
                 None
             }
+        }
+    }
+
+    /// Opens the file again, which another host writes. The rest of a file that was replaced comes first.
+    fn open_again(&mut self) {
+        let Some((file, path)) = &mut self.file else { return };
+        let number = |file: &File| file.metadata().ok().map(|metadata| metadata.ino());
+        if let Some(again) = regular::open_to_read(path).ok().filter(|again| number(again) == number(file)) {
+            *file = again;
         }
     }
 
