@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use clap::Args;
+use umiak_core::diag::{Code, Diagnostic};
 
 use crate::clock::wall_micros;
+use crate::engine::cluster;
 use crate::history::index::{self, IndexEntry};
 use crate::history::journal;
-use crate::history::{Home, RunDir, remove};
+use crate::history::{Home, RunDir, RunId, remove};
 use crate::views::standing::RunStanding;
 
 use super::rm::take_away;
-use super::runs::{Done, Format};
+use super::runs::{Done, Format, talk};
 use super::values::{bytes, span};
 
 /// When neither age nor size is given.
@@ -46,7 +48,10 @@ impl Arguments {
 pub(super) fn run(arguments: &Arguments) -> Done {
     let home = Home::from_environment()?;
     let entries = index::entries(&home)?;
-    let chosen = choose(&home, &entries, arguments);
+    let Chosen { runs: chosen, kept } = choose(&home, &entries, arguments);
+    if !kept.is_empty() {
+        talk(&unfinished(&kept));
+    }
     if !arguments.dry_run {
         remove::sweep(&home);
         if let Some(limit) = arguments.limit() {
@@ -64,14 +69,34 @@ fn last_heard_of(home: &Home, entry: &IndexEntry) -> u64 {
     entry.ended.or_else(written).unwrap_or(entry.created).max(entry.created)
 }
 
-/// The runs to remove, oldest first: only ended or lost ones.
-fn choose(home: &Home, entries: &[IndexEntry], arguments: &Arguments) -> Vec<RunDir> {
+/// What is done about old runs.
+struct Chosen {
+    /// Those to remove, oldest first.
+    runs: Vec<RunDir>,
+    /// Lost ones whose job may still run in a cluster.
+    kept: Vec<RunId>,
+}
+
+/// A notice about lost runs whose job may still run in a cluster: their files lead to it.
+fn unfinished(kept: &[RunId]) -> Diagnostic {
+    let (runs, jobs, first) = match kept {
+        [one] => (format!("`{one}` is"), "its job", one),
+        _ => (format!("{} runs are", kept.len()), "their jobs", &kept[0]),
+    };
+    let listed: Vec<String> = kept.iter().map(ToString::to_string).collect();
+    Diagnostic::notice(Code::J0036, format!("{runs} kept: not stopped, and {jobs} may still run in a cluster"))
+        .row("kept", listed.join(", "))
+        .hint(format!("`umiak stop {first}` ends it, `umiak resume {first}` continues with it"))
+}
+
+/// The runs to remove: only ended or lost ones.
+fn choose(home: &Home, entries: &[IndexEntry], arguments: &Arguments) -> Chosen {
     let limit = arguments.limit();
     let mut total: u64 = match arguments.keep_size {
         Some(_) => entries.iter().map(|entry| remove::size(RunDir::at(home, entry.run).path())).sum(),
         None => 0,
     };
-    let mut chosen = Vec::new();
+    let mut chosen = Chosen { runs: Vec::new(), kept: Vec::new() };
     for entry in entries {
         let standing = RunStanding::of_entry(home, entry);
         if !standing.is_over() && !standing.is_lost() {
@@ -81,8 +106,12 @@ fn choose(home: &Home, entries: &[IndexEntry], arguments: &Arguments) -> Vec<Run
         let is_too_much = arguments.keep_size.is_some_and(|size| total > size);
         if is_old || is_too_much {
             let run = RunDir::at(home, entry.run);
+            if standing.is_lost() && cluster::is_unfinished(run.path()) {
+                chosen.kept.push(run.id());
+                continue;
+            }
             total = total.saturating_sub(if arguments.keep_size.is_some() { remove::size(run.path()) } else { 0 });
-            chosen.push(run);
+            chosen.runs.push(run);
         }
     }
     chosen

@@ -11,6 +11,7 @@ pub(super) fn register(suite: &mut Suite) {
         .test("history::rm_removes", &[], removes)
         .test("history::rm_refuses_live_runs", &[], refuses)
         .test("history::gc_takes_old_ones", &[], old)
+        .test("history::gc_keeps_runs_whose_job_is_in_a_cluster", &[], unfinished)
         .test("history::gc_takes_old_logs_of_detached_launches", &[], detached_logs)
         .test("history::gc_keeps_a_size", &[], keeps_size);
 }
@@ -107,6 +108,30 @@ fn old() {
     drop(live);
     assert!(runs.err("gc --older-than soon", 2).contains("expected a duration such as `10s`"));
     assert!(runs.err("gc --older-than 30", 2).contains("write the unit, as in `2d`"));
+}
+
+fn unfinished() {
+    let runs = Runs::new();
+    let lost: String = first(&aged("v1-success", 40), 8);
+    for journal in [&lost, &lost, &aged("v1-success", 40)] {
+        let run = runs.with_journal(journal);
+        let unit = run.path().join("units/0.1");
+        fs::create_dir_all(&unit).expect("made");
+        // The supervisor removes it when the job of the cluster has ended.
+        fs::write(unit.join("unit.json"), "{}").expect("written");
+    }
+    runs.with_journal(&lost);
+    let rehearsal = runs.umiak("gc --dry-run").finish();
+    rehearsal.expect_code(0).expect_out("would remove 2 runs").expect_err("notice[J0036]: 2 runs are kept");
+    for flags in ["--output quiet", "--keep-size 0 --output quiet"] {
+        let outcome = runs.umiak(&format!("gc {flags}")).finish();
+        outcome.expect_code(0).expect_err("run-000001, run-000002").expect_err("`umiak stop run-000001` ends it");
+    }
+    assert_eq!(runs.sandbox.list("state/runs"), ["run-000001", "run-000002"]);
+    assert!(runs.err("rm 2", 125).contains("error[J0036]"));
+    fs::remove_file(runs.home.path().join("runs/run-000002/units/0.1/unit.json")).expect("removed");
+    runs.umiak("gc --output quiet").finish().expect_code(0).expect_err("notice[J0036]: `run-000001` is kept");
+    assert_eq!(runs.sandbox.list("state/runs"), ["run-000001"]);
 }
 
 fn keeps_size() {
