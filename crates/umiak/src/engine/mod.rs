@@ -297,12 +297,12 @@ pub(crate) fn kind(word: &str) -> Result<EngineKind, Diagnostic> {
 
 /// Ends what a dead supervisor left running under these handles, for a run that will not be resumed.
 pub(crate) fn end_orphans(directory: &Path, handles: &[String]) -> Result<(), Diagnostic> {
-    let is_cluster = |handle: &String| handle.starts_with(EngineKind::MockCluster.word());
-    if handles.iter().any(is_cluster) {
+    let of = |kind| handles.iter().filter(move |handle| EngineKind::of_handle(handle) == Some(kind));
+    if of(EngineKind::MockCluster).next().is_some() {
         mock_cluster::end_orphans(directory)
             .map_err(|error| Diagnostic::failed("stop the replicas in the cluster", &error))?;
     }
-    let in_slurm: Vec<&String> = handles.iter().filter(|handle| handle.starts_with(EngineKind::Slurm.word())).collect();
+    let in_slurm: Vec<&String> = of(EngineKind::Slurm).collect();
     cluster::end_orphans(directory, &in_slurm)?;
     cluster::end_kept(directory);
     Ok(())

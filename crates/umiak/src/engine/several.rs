@@ -142,10 +142,9 @@ impl Engine for Several {
     }
 
     fn adopt(&mut self, handle: &str, live: &[AttemptId]) -> Result<Vec<AttemptId>, Diagnostic> {
-        let is_of =
-            |part: &&mut Part| handle.strip_prefix(part.engine.kind().word()).is_some_and(|rest| rest.starts_with(':'));
-        let adopted =
-            self.engines.iter_mut().find(is_of).map_or(Ok(Vec::new()), |part| part.engine.adopt(handle, live));
+        let kind = EngineKind::of_handle(handle);
+        let part = self.engines.iter_mut().find(|part| Some(part.engine.kind()) == kind);
+        let adopted = part.map_or(Ok(Vec::new()), |part| part.engine.adopt(handle, live));
         self.watch_again();
         adopted
     }
