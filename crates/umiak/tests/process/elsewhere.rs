@@ -8,7 +8,11 @@ use umiak_testkit::sandbox::{Run, Running, Sandbox, binary};
 use umiak_testkit::suite::Suite;
 
 pub(crate) fn register(suite: &mut Suite) {
-    suite.test("elsewhere::logs_are_shown_without_reports_of_the_kernel", &[], logs);
+    suite.test("elsewhere::logs_are_shown_without_reports_of_the_kernel", &[], logs).test(
+        "elsewhere::what_is_not_enforced_under_mpirun",
+        &[],
+        limits,
+    );
 }
 
 /// In the place of `mpirun`: starts one agent.
@@ -22,11 +26,15 @@ fn umiak<'a>(sandbox: &'a Sandbox, line: &str, out: &str) -> Run<'a> {
     sandbox.program(Path::new("/bin/sh"), ["-c", &line]).env("UMIAK_TEST_UNREPORTED", "log")
 }
 
+fn add_launcher(sandbox: &Sandbox) {
+    let launcher = sandbox.write("launcher", LAUNCHER);
+    std::fs::set_permissions(&launcher, std::fs::Permissions::from_mode(0o755)).expect("our own file");
+}
+
 fn logs() {
     let sandbox = Sandbox::new();
     sandbox.write("job.yaml", DOCUMENT);
-    let launcher = sandbox.write("launcher", LAUNCHER);
-    std::fs::set_permissions(&launcher, std::fs::Permissions::from_mode(0o755)).expect("our own file");
+    add_launcher(&sandbox);
     let shows = |out: &str, text: &str| sandbox.read_if_there(out).is_some_and(|bytes| bytes == text.as_bytes());
     let wait = |running: &Running<'_>, out: &str, text: &str| {
         running.wait_until(&format!("{text:?} in {out}"), || shows(out, text));
@@ -46,4 +54,21 @@ fn logs() {
     for out in ["console", "followed"] {
         assert!(shows(out, "one\ntwo\nthree\n"), "{out}: {}", sandbox.read(out));
     }
+}
+
+/// Agents set memory limits where their hosts let them.
+fn limits() {
+    let sandbox = Sandbox::new();
+    add_launcher(&sandbox);
+    let document = "umiak: v1\nroles: {w: {resources: {cpu: 1, memory: 64Mi}, command: 'true'}}\n";
+    sandbox.write("job.yaml", document);
+    let words = ["run", "job.yaml", "--engine", "mpi", "--mpi-launcher", "./launcher"];
+    sandbox
+        .umiak(words)
+        .finish()
+        .expect_code(0)
+        .expect_err("notice[J0023]: `resources.cpu` is not enforced on engine `mpi`\n")
+        .expect_err(
+            "`resources.memory` is not enforced on engine `mpi`, on hosts where umiak cannot create a cgroup\n",
+        );
 }

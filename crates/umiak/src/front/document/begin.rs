@@ -362,7 +362,9 @@ fn unenforced(
         what.push(("cpu", on_engine(), None));
     }
     if has_memory && !is_asked && !is_here {
-        what.push(("memory", on_engine(), None));
+        // Agents set limits on their hosts, as far as these let them.
+        let where_not = if kind == EngineKind::Mpi { ", on hosts where umiak cannot create a cgroup" } else { "" };
+        what.push(("memory", on_engine() + where_not, None));
     }
     if let Some(why) = unlimited.filter(|_| is_here) {
         what.push(("memory", format!("here: {why}"), why.hint()));
