@@ -1,4 +1,4 @@
-//! Environment variables that umiak itself reads. The reference page is generated from this list.
+//! Environment variables that umiak itself reads, and those that it sets for its agents. The reference page is generated from this list.
 
 /// One variable.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +17,27 @@ pub const PCI_DEVICES: &str = "UMIAK_PCI_DEVICES";
 pub const LOG: &str = "UMIAK_LOG";
 /// Log file.
 pub const LOG_FILE: &str = "UMIAK_LOG_FILE";
+
+/// Variables that umiak sets for its agents on the nodes of a cluster. They are listed by name, since the rooms that set and
+/// read them own the constants.
+pub const AGENT_VARIABLES: &[Variable] = &[
+    Variable {
+        name: "UMIAK_TASKS",
+        text: "Slurm: the number of tasks on each node of the allocation (`2(x3),1`), with `;` between the parts of a heterogeneous job. The script sets it.",
+    },
+    Variable {
+        name: "UMIAK_COPY",
+        text: "Slurm: path of the copy of umiak that the script made on the node. The agent removes the copy. Not set if umiak is at the same path on the nodes.",
+    },
+    Variable {
+        name: "UMIAK_CONNECT",
+        text: "With `--slurm-connect`: addresses and ports of the host that submits, separated by spaces. Replicas do not get it.",
+    },
+    Variable {
+        name: "UMIAK_CONNECT_KEY",
+        text: "With `--slurm-connect`: the public key of that host and the token of the job. Replicas do not get it.",
+    },
+];
 
 /// umiak's own variables, then the conventions it respects.
 pub const VARIABLES: &[Variable] = &[

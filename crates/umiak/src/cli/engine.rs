@@ -29,8 +29,8 @@ pub(super) struct Engines {
     /// Slurm: start the job again after the loss of a node, a pre-emption, or its time limit
     #[arg(long)]
     slurm_requeue: bool,
-    /// Slurm: stop replicas this long before the time limit; when omitted, 60s, or the longest grace period and
-    /// 10s
+    /// Slurm: stop replicas this long before the time limit; when omitted, 60s, or the longest grace period plus 10s, if
+    /// that is longer
     #[arg(long, value_name = "DURATION", value_parser = slurm_warning)]
     slurm_warning: Option<u32>,
     /// Slurm: the nodes do not see the directory of the run: agents connect to this host, by this name or address; when

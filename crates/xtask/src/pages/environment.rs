@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use umiak::variables::VARIABLES;
+use umiak::variables::{AGENT_VARIABLES, VARIABLES};
 use umiak_core::contract::torch;
 use umiak_core::formats::launch::flags::FLAGS;
 use umiak_core::formats::launch::{Parsed, Spelling, allocation, parse};
@@ -35,6 +35,11 @@ pub(super) fn page() -> String {
         &["variable", "meaning"],
         allocation::VARIABLES.iter().map(|(name, text)| [code(name), (*text).to_owned()]),
     );
+    text += AGENTS;
+    text += &table(
+        &["variable", "meaning"],
+        AGENT_VARIABLES.iter().map(|variable| [code(variable.name), variable.text.to_owned()]),
+    );
     text += RANKS;
     let given = given();
     let is_torch = |name: &str| torch::NAMES.contains(&name);
@@ -57,6 +62,13 @@ const SCHEDULERS: &str = "
 ### Variables of Slurm and MPI
 
 Read if the command line does not name the nodes ([Slurm](../guide/slurm.md)).
+
+";
+
+const AGENTS: &str = "
+## Set for agents
+
+umiak sets these for its agents on the nodes of [Slurm](../guide/slurm.md). They are not for users.
 
 ";
 
@@ -477,6 +489,22 @@ mod tests {
             }
         }
         assert!(names_in(&formats.join("ports.rs")).contains(&"PORT_RANGE".to_owned()), "the search finds names");
+    }
+
+    #[test]
+    fn every_variable_of_agents_is_on_the_page() {
+        let page = page();
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut found = 0;
+        for file in
+            ["umiak/src/front/agent/mod.rs", "umiak/src/front/agent/place.rs", "umiak/src/engine/cluster/post/mod.rs"]
+        {
+            for name in names_in(&crates.join(file)).iter().filter(|name| name.starts_with("UMIAK_")) {
+                assert!(page.contains(&format!("`{name}`")), "{file} has {name}: add it to `AGENT_VARIABLES`");
+                found += 1;
+            }
+        }
+        assert!(found >= AGENT_VARIABLES.len(), "the search finds names");
     }
 
     #[test]

@@ -60,7 +60,7 @@ Located beside the document, or at `$XDG_CONFIG_HOME/umiak/config.toml`. All key
 | `[flavour.NAME]` | `cpu`, `mem`, `gpu` | resources by name; `flavour1`, `flavour2` and `flavour3` are built in |
 | `[fs.NAME]` | `dir` | the directory of a file system on this host |
 | `[engine.NAME]` | `kind`: an [engine](engines.md) | an engine under another name, with its own defaults |
-| `[engine.slurm]`, and those of its kind | `direct`, `requeue`, `warning`, `umiak`; any other key is a long option of `sbatch` | defaults for [Slurm](../guide/slurm.md); flags win |
+| `[engine.slurm]`, and those of its kind | `direct`, `requeue`, `warning`, `umiak`, `connect`; any other key is a long option of `sbatch` | defaults for [Slurm](../guide/slurm.md); flags win |
 | `[engine.mpi]`, and those of its kind | `launcher`, `hosts`, `arguments`, `umiak` | defaults for [MPI](../guide/mpi.md); flags win |
 | `[hosts]` | `NAME = \"ADDRESS\"` | addresses by name |
 ";
