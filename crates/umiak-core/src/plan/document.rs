@@ -289,6 +289,7 @@ pub fn place(submission: &Submission, job: &Job, programs: &[PathBuf], place: Ru
         awaited: Vec::new(),
         files: Vec::new(),
         notices: Vec::new(),
+        script: None,
         places: Lazy::default(),
     };
     let common = umiak::common(plan.run.as_deref().unwrap_or_default(), &plan.job.name, plan.places());

@@ -196,6 +196,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
         awaited: Vec::new(),
         files: Vec::new(),
         notices,
+        script: None,
         places: Lazy::default(),
     };
     if matches!(&request.mode, Mode::Servers(mode) if mode.pod.is_some()) {

@@ -24,6 +24,7 @@ impl Plan {
         for (name, value) in plan.common.iter_mut().chain(&mut plan.options.said).chain(&mut plan.params) {
             *value = known.masked(name, value);
         }
+        plan.script = plan.script.map(|script| script.masked(known));
         plan.whole = plan.job == self.job;
         plan
     }

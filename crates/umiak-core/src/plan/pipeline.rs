@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::document::{Chosen, Submission};
 use super::masked::mask_job;
+use super::script::ClusterScript;
 use super::{VERSION, Wishes};
 use crate::mask::Known;
 use crate::model::{Body, ClusterOptions, EngineKind, Given, Items, Node, Piece, Pipeline, Step, Text, Value};
@@ -34,6 +35,9 @@ pub struct PipelinePlan {
     #[serde(default, skip_serializing_if = "ClusterOptions::is_default")]
     pub cluster: ClusterOptions,
     pub pipeline: Pipeline,
+    /// What the schedulers of its engines get, in a printed plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scripts: Vec<ClusterScript>,
     /// True if nothing in the pipeline was masked.
     pub whole: bool,
 }
@@ -54,6 +58,7 @@ impl PipelinePlan {
             wishes: *wishes,
             cluster: cluster.clone(),
             pipeline: pipeline.clone(),
+            scripts: Vec::new(),
             whole: true,
         };
         for (name, value) in &mut plan.params {

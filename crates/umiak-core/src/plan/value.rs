@@ -17,6 +17,7 @@ use crate::model::{
 use super::command::Resolved;
 use super::files::FilePlan;
 use super::launch;
+use super::script::ClusterScript;
 
 /// The version of the plan's format that this build writes.
 pub const VERSION: u32 = 1;
@@ -91,6 +92,9 @@ pub struct Plan {
     pub awaited: Vec<AwaitedElsewhere>,
     /// Written before the first rank starts, or soon after.
     pub files: Vec<FilePlan>,
+    /// What the scheduler of the engine gets, in a printed plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<ClusterScript>,
     /// Notices to print before anything starts.
     #[serde(skip)]
     pub notices: Vec<Diagnostic>,

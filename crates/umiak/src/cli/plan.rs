@@ -9,8 +9,9 @@ use umiak_core::model::{Host, Hosts, Port, Workload};
 use umiak_core::plan::PipelinePlan;
 use umiak_core::plan::document::{self, Granted, RunPlace};
 
+use crate::engine;
 use crate::engine::local::too_few_addresses;
-use crate::engine::{self, cluster};
+use crate::engine::script::{self, Renderer};
 use crate::front::document::needs;
 use crate::front::document::submit::check_variables;
 use crate::secrets;
@@ -57,7 +58,14 @@ pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done 
         Workload::Job(job) => job,
         Workload::Pipeline(_) if graph.is_none() && format.output == Output::Quiet => return print_text(""),
         Workload::Pipeline(pipeline) => {
-            let plan = ManuallyDrop::new(PipelinePlan::new(None, submission, pipeline, &secrets::learn(submission)));
+            let known = secrets::learn(submission);
+            let mut plan = ManuallyDrop::new(PipelinePlan::new(None, submission, pipeline, &known));
+            if graph.is_none() {
+                let mut renderer = Renderer::default();
+                let scripts = renderer.scripts(submission, pipeline)?;
+                tell(&renderer.notices);
+                plan.scripts = scripts.iter().map(|script| script.masked(&known)).collect();
+            }
             let style = format.style();
             return match (graph, format.output) {
                 (Some(graph), _) => print_text(&Drawing { pipeline: &plan.pipeline, run: None }.draw(graph, &style)),
@@ -88,23 +96,23 @@ pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done 
     };
     let granted =
         Granted { hosts, ports: leased.0.ports.iter().copied().filter_map(Port::new).collect(), by_owner: false };
-    // The run gets its number when it is run.
-    let (run, tasks, scratch) = ("run-??????".to_owned(), "tasks".into(), "scratch".into());
+    let (run, tasks, scratch) = (script::RUN.to_owned(), "tasks".into(), "scratch".into());
     let user = umiak_sys::host::user().unwrap_or_default();
     let place = RunPlace { run, step: None, user, cpus: umiak_sys::host::cpus(), tasks, scratch, attached: true };
-    let plan = document::place(submission, job, &submission.programs, place, granted);
+    let mut plan = document::place(submission, job, &submission.programs, place, granted);
     let known = secrets::learn(submission);
     check_variables(engine.capabilities(), &plan)?;
+    if format.output == Output::Quiet {
+        return print_text("");
+    }
+    let mut renderer = Renderer::default();
+    plan.script = renderer.script(engine, &plan)?;
+    tell(&renderer.notices);
     match format.output {
         Output::Json => {
             crate::screen::write_json(&plan.json(&known))?;
             Ok(ExitCode::SUCCESS)
         }
-        Output::Quiet => print_text(""),
-        Output::Human => {
-            let rendered = cluster::rendered(engine, &plan)?;
-            let rendered = rendered.map(|script| format!("\n{script}")).unwrap_or_default();
-            print_text(&(text(&plan, &known) + &rendered))
-        }
+        Output::Human | Output::Quiet => print_text(&text(&plan, &known)),
     }
 }

@@ -17,6 +17,7 @@ mod inbox;
 pub(crate) mod local;
 pub(crate) mod mock;
 pub(crate) mod mock_cluster;
+pub(crate) mod script;
 pub(crate) mod several;
 
 use std::net::IpAddr;

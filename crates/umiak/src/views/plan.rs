@@ -6,7 +6,7 @@ use umiak_core::diag::shown;
 use umiak_core::mask::Known;
 use umiak_core::model::{Body, Device, Given, Node, OnFailure, Pipeline, Role, Scope, Step, When};
 use umiak_core::pipeline::text::print;
-use umiak_core::plan::{PipelinePlan, Plan, Replica, by_name};
+use umiak_core::plan::{ClusterScript, PipelinePlan, Plan, Replica, by_name};
 
 use super::graph::{Drawing, Graph, template, template_of};
 use super::table::{Giving, TableCell, table};
@@ -44,7 +44,18 @@ pub(crate) fn text(plan: &Plan, known: &Known) -> String {
         let _ = writeln!(text, "\nenvironment, {}", replica.name);
         variables(&mut text, &plan.known_variables(replica), known);
     }
+    plan.script.iter().for_each(|script| script_lines(&mut text, script));
     text
+}
+
+/// What a scheduler gets.
+fn script_lines(text: &mut String, script: &ClusterScript) {
+    let step = script.step.as_ref().map(|step| format!(" of step {}", shown(step))).unwrap_or_default();
+    let _ = writeln!(text, "\nscript{step}, engine {}", script.engine.word());
+    if let Some(command) = &script.command {
+        let _ = writeln!(text, "  command  {}", shown(command));
+    }
+    let _ = write!(text, "\n{}", script.text);
 }
 
 /// A pipeline that is already masked: its graph, then each node with its values and its job.
@@ -68,6 +79,7 @@ pub(crate) fn pipeline_text(style: &Style, plan: &PipelinePlan) -> String {
             step_lines(&mut text, pipeline, step);
         }
     }
+    plan.scripts.iter().for_each(|script| script_lines(&mut text, script));
     text
 }
 

@@ -37,6 +37,7 @@ mod pai;
 mod pauses;
 mod pipeline_views;
 mod pipelines;
+mod plans;
 mod preparing;
 mod recorded;
 mod restart;
@@ -98,6 +99,7 @@ fn main() -> std::process::ExitCode {
     log_dir::register(&mut suite);
     pauses::register(&mut suite);
     pipelines::register(&mut suite);
+    plans::register(&mut suite);
     preparing::register(&mut suite);
     logpath::register(&mut suite);
     late::register(&mut suite);
