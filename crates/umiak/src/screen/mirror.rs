@@ -325,9 +325,10 @@ impl Mirror {
             return;
         }
         self.opened = Some(Instant::now());
-        // The rest of a file that was replaced comes first.
+        // The rest of a file that was replaced comes first, if it can still be read.
         let number = |file: &File| file.metadata().ok().map(|metadata| metadata.ino());
-        if let Some(file) = open(&self.path).ok().filter(|file| number(file) == number(&self.file)) {
+        let is_next = |file: &File| number(&self.file).is_none_or(|own| number(file) == Some(own));
+        if let Some(file) = open(&self.path).ok().filter(is_next) {
             self.file = file;
         }
     }

@@ -15,7 +15,7 @@ const JOB: &str = "umiak: v1\nname: ctr\nroles: {trainer: {replicas: 2, command:
 
 const STEPS: &str = "umiak: v1\nname: steps\nsteps:\n  prepare: {command: 'echo 7'}\n  train:\n    after: [prepare]\n    engine: slurm\n    roles: {trainer: {replicas: 3, resources: {cpu: 2}, command: 'echo $RANK'}}\n  check: {after: [train], engine: mpi, roles: {w: {replicas: 4, command: 'true'}}}\n";
 
-/// With a `PATH` of one empty directory.
+/// With a `PATH` on which there is no program.
 fn plan(sandbox: &Sandbox, document: &str, flags: &str) -> Outcome {
     sandbox.write("job.yaml", document);
     let words = format!("plan job.yaml {flags}");

@@ -236,11 +236,13 @@ impl Live {
         }
     }
 
-    /// Opens the file again, which another host writes. The rest of a file that was replaced comes first.
+    /// Opens the file again, which another host writes. The rest of a file that was replaced comes first,
+    /// if it can still be read.
     fn open_again(&mut self) {
         let Some((file, path)) = &mut self.file else { return };
         let number = |file: &File| file.metadata().ok().map(|metadata| metadata.ino());
-        if let Some(again) = regular::open_to_read(path).ok().filter(|again| number(again) == number(file)) {
+        let is_next = |again: &File| number(file).is_none_or(|own| number(again) == Some(own));
+        if let Some(again) = regular::open_to_read(path).ok().filter(is_next) {
             *file = again;
         }
     }
