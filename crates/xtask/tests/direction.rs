@@ -157,7 +157,7 @@ const CRATES: &[Crate] = &[
             ("sandbox", &["net", "programs"]),
             ("podman", &["programs", "sandbox"]),
             ("slurm", &["programs", "sandbox"]),
-            ("mpi", &[]),
+            ("mpi", &["sandbox"]),
             ("components", &["freezer", "mpi", "net", "podman", "programs", "slurm"]),
             ("terminal", &["sandbox"]),
             ("kill", &["sandbox", "toy"]),
