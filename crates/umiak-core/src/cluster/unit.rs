@@ -514,6 +514,7 @@ impl Unit {
                         Exit::Spawn(SpawnError { doing: SpawnStage::Agent, errno: 0, reason })
                     }
                 };
+                let is_one_missing = !lost.is_empty();
                 let mut ends: Vec<(AttemptId, Exit)> = lost.into_iter().map(|id| (id, exit(id))).collect();
                 ends.sort_by_key(|(_, exit)| *exit == terminated());
                 for (id, exit) in ends {
@@ -521,6 +522,8 @@ impl Unit {
                 }
                 self.release(effects, |held| match ended_by(&over, Some(held.after)) {
                     Some(Exit::NodeLost { node }) if !is_lost(held.agent, &node) => None,
+                    // The cause is one whose end was not seen.
+                    Some(Exit::Lost) if is_one_missing => Some(terminated()),
                     exit => exit.filter(|_| !is_ours),
                 });
                 self.over(effects);

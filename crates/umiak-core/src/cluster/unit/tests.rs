@@ -331,7 +331,8 @@ fn an_agent_that_was_killed_is_the_cause() {
         .iter()
         .filter_map(|effect| if let Effect::Ended { id, .. } = effect { Some(id.slot.index) } else { None })
         .collect();
-    assert_eq!((ids, ends(&effects)), (vec![0, 1], vec![Exit::Lost, Exit::Lost]));
+    let terminated = Exit::Signal { signal: SIGTERM, core_dumped: false };
+    assert_eq!((ids, ends(&effects)), (vec![0, 1], vec![Exit::Lost, terminated]));
 }
 
 #[test]

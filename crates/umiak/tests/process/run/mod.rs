@@ -204,7 +204,7 @@ fn stories(facts: &[Value]) -> BTreeMap<String, String> {
             "ignored" | "abandoned" | "paused" | "continued" => tell("run", kind.to_owned()),
             // The plan has its own tests, signals are sent in groups, mocks have no processes to look at and leave none
             // behind, and only clusters have handles and queues.
-            "planned" | "stop_sent" | "observed" | "swept" | "submitted" | "pending" => {}
+            "planned" | "stop_sent" | "observed" | "swept" | "submitted" | "accepted" | "pending" | "cancelled" => {}
             other => panic!("a fact that the suite does not know: {other}"),
         }
     }
