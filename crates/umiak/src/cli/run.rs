@@ -237,6 +237,7 @@ pub(super) fn run_with(what: &What, running: &Running, wishes: Wishes) -> ExitCo
     submission.wishes = Wishes { isolate: running.isolate, strict_resources: running.strict_resources, ..wishes };
     let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
         let is_identity = target.is_some_and(|target| target.is_named);
+        submit::check_programs(&submission)?;
         make_room(&home, submission.work.name().as_str(), is_identity, running)?;
         start(&home, submission, &masked, notices, running.detach, (talking, &running.showing))
     });

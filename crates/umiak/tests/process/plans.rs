@@ -48,6 +48,9 @@ fn job() {
     assert!(shown.out().ends_with(text(&plan_json["script"]["text"])), "{plan_json}");
     assert!(json(&plan(&sandbox, JOB, "--engine mock --output json"))["script"].is_null());
     assert_eq!(plan(&sandbox, JOB, "--engine slurm --output quiet").out(), "");
+    let run = sandbox.umiak(["run", "job.yaml", "--engine", "slurm"]).env("PATH", "/nonexistent").finish();
+    run.expect_code(127).expect_err("error[E0208]: `sbatch` was not found");
+    assert!(!sandbox.path().join("state/runs").exists(), "a run needs it, and a plan does not");
 }
 
 fn steps() {

@@ -10,7 +10,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::document::Document;
 use umiak_core::formats::pai;
 use umiak_core::mask::{Known, MASK};
-use umiak_core::model::{EngineChoice, Job, Role, Workload};
+use umiak_core::model::{ClusterOptions, EngineChoice, EngineKind, Job, Role, Workload};
 use umiak_core::plan::document::{Chosen, SUBMISSION_VERSION as VERSION, Submission};
 use umiak_core::plan::{self, MAX_VARIABLE, PipelinePlan, Plan, Wishes};
 
@@ -31,14 +31,10 @@ pub(crate) fn submission(
     let (work, known) = (document.work.clone(), document.secrets.clone());
     let environment = inventory::environment();
     check_mounts(&work, engine.kind, &directory)?;
-    match &work {
-        Workload::Job(job) => cluster::check(engine.kind, job, &engine.cluster)?,
-        Workload::Pipeline(pipeline) => {
-            for step in pipeline.iter_steps() {
-                let own = step.engine.as_ref().unwrap_or(engine);
-                cluster::check(own.kind, &step.job, &own.cluster)?;
-            }
-        }
+    match check_clusters(&work, engine.kind, &engine.cluster) {
+        // Only a run needs the programs of a scheduler.
+        Err(error) if error.code == Code::E0208 => {}
+        checked => checked?,
     }
     let programs = match &work {
         Workload::Job(job) => programs(job, engine.kind.capabilities(), &directory, &environment)?,
@@ -62,6 +58,21 @@ pub(crate) fn submission(
         environment,
         programs,
     })
+}
+
+/// Fails if the programs of a scheduler are missing that a run needs, and a plan does not.
+pub(crate) fn check_programs(submission: &Submission) -> Result<(), Diagnostic> {
+    check_clusters(&submission.work, engine::kind(&submission.engine)?, &submission.cluster)
+}
+
+fn check_clusters(work: &Workload, usual: EngineKind, options: &ClusterOptions) -> Result<(), Diagnostic> {
+    match work {
+        Workload::Job(job) => cluster::check(usual, job, options),
+        Workload::Pipeline(pipeline) => pipeline.iter_steps().try_for_each(|step| match &step.engine {
+            Some(own) => cluster::check(own.kind, &step.job, &own.cluster),
+            None => cluster::check(usual, &step.job, options),
+        }),
+    }
 }
 
 /// The directory where a document is submitted.
