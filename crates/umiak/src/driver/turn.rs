@@ -286,7 +286,7 @@ impl Driver {
                 }
                 EngineNews::Cancelled { by } => self.hear_cancelled(&by),
                 EngineNews::Accepted { step, .. } | EngineNews::Pending { step, .. } => {
-                    self.with(step, |job| job.hear_attempt(news))
+                    self.with(step, |job| job.hear_attempt(news));
                 }
                 EngineNews::Cleared(_) => self.with_first(|job| job.hear_attempt(news)),
                 EngineNews::Swept(_) => {}
