@@ -31,7 +31,7 @@ const WAITING: Duration = Duration::from_secs(1);
 const RUNNING: Duration = Duration::from_secs(5);
 /// The same while something depends on the answer: at first, and at most.
 const URGENT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-const PROGRAM: Duration = Duration::from_millis(5);
+const PROGRAM: Duration = Duration::from_millis(1);
 
 const SIGTERM: i32 = 15;
 /// Of a list of lost nodes.
@@ -492,6 +492,7 @@ impl Unit {
                 let terminated = || Exit::Signal { signal: SIGTERM, core_dumped: false };
                 let places = self.placement.iter().flat_map(|placement| &placement.places);
                 let nodes: Vec<String> = places.map(|place| place.node.clone()).collect();
+                let has_places = !nodes.is_empty();
                 let is_lost = |agent: usize, list: &str| {
                     let lost = hostlist::expand(list, MAX_NODES).unwrap_or_default();
                     nodes.get(agent).is_none_or(|node| lost.contains(node))
@@ -503,9 +504,10 @@ impl Unit {
                         terminated()
                     }
                     Some(exit) => exit,
-                    None if started.contains_key(&id) => Exit::Lost,
                     // Agents that were asked to end start nothing any more.
                     None if was_limited => Exit::TimeLimit { reason: LIMITED.to_owned() },
+                    // Its agent was there.
+                    None if has_places || started.contains_key(&id) => Exit::Lost,
                     None => {
                         let why = log.map(str::to_owned).or_else(|| reason(&over));
                         let reason = why.unwrap_or_else(|| {

@@ -353,7 +353,7 @@ register! {
         "On a cluster, an agent of umiak runs on each node and starts the replicas there. It could not: it does not see the directory of the run, or what the scheduler gave it does not fit the job. The message shows the node and the reason.";
     E0205, 2, "agents cannot connect to this host",
         "With `--slurm-connect`, agents on the nodes connect to the host that submits the job. It has no address that the nodes could reach, or the name that was given has none. Name one with `--slurm-connect=HOST`, or use a directory that the nodes share.";
-    E0206, 125, "a job may be left in the cluster",
+    E0206, 0, "a job may be left in the cluster",
         "The run has ended, and its scheduler was asked to end the job that belongs to it. It did not do that in time, or it did not answer. Look for the job with the scheduler's own commands.";
     E0207, 0, "a job waits to be started again",
         "The scheduler has taken the nodes of a running job away and put it into its queue again: its time limit was near, a job of higher priority needed the nodes, or a node was lost. The replicas run again, under the same attempt.";

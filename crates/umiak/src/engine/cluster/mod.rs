@@ -81,7 +81,6 @@ pub(crate) fn check(kind: EngineKind, job: &Job, options: &ClusterOptions) -> Re
     match kind {
         EngineKind::Slurm => {
             cluster::slurm::check(&options.slurm).into_iter().next().map_or(Ok(()), Err)?;
-            slurm::check()?;
             let Some(connect) = &options.slurm.connect else { return Ok(()) };
             post::office::check(connect).map_err(|reason| {
                 Diagnostic::error(Code::E0205, "agents cannot connect to this host")
@@ -92,6 +91,11 @@ pub(crate) fn check(kind: EngineKind, job: &Job, options: &ClusterOptions) -> Re
         EngineKind::Mpi => cluster::mpi::check(job, &options.mpi),
         _ => Ok(()),
     }
+}
+
+/// Fails if the programs of a scheduler are missing.
+pub(crate) fn check_programs(kind: EngineKind) -> Result<(), Diagnostic> {
+    if kind == EngineKind::Slurm { slurm::check() } else { Ok(()) }
 }
 
 /// What a scheduler gets for this plan: a script, or a command line.

@@ -9,8 +9,8 @@
 mod place;
 
 use std::collections::BTreeMap;
-use std::net::UdpSocket;
-use std::os::fd::AsFd as _;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -263,7 +263,18 @@ impl Posted<'_> {
         found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
     }
 
-    fn drain(&self) {
+    /// Where datagrams of the others arrive.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn wake(&self, agents: impl Iterator<Item = SocketAddr>) {
+        for address in agents {
+            let _ = self.socket.send_to(b"look", address);
+        }
+    }
+
+    pub(super) fn drain(&self) {
         let mut bytes = [0; 16];
         while self.socket.recv_from(&mut bytes).is_ok() {}
     }

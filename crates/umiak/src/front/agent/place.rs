@@ -32,6 +32,8 @@ use crate::host::inventory::{self, Extras};
 pub(super) const TASKS: &str = "UMIAK_TASKS";
 /// How long an agent tries to write that it is there.
 const UNWRITTEN: Duration = Duration::from_secs(60);
+/// The time in which most agents are there.
+const SOON: Duration = Duration::from_millis(500);
 /// Pauses between two looks for the others: at first, and at most.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
 
@@ -136,6 +138,16 @@ pub(super) struct Meeting<'a, 'b> {
 }
 
 impl Meeting<'_, '_> {
+    /// The pause before the next look. Agent 0 wakes the others; nothing wakes agent 0, whose looks cost more the more agents
+    /// there are.
+    fn pause(&self, elapsed: Duration) -> Duration {
+        if self.site.number > 0 {
+            return (elapsed / 4).clamp(10 * LOOKS.0, LOOKS.1);
+        }
+        let often = if elapsed < SOON { 3 * LOOKS.0 } else { LOOKS.1 };
+        (elapsed / 8).clamp(LOOKS.0, often)
+    }
+
     /// Returns `None` if the unit ends before all are there.
     pub(super) fn wait(self) -> Result<Option<Placement>, Diagnostic> {
         let mut orders = Tail::new(self.directory.join(files::ORDERS));
@@ -158,6 +170,7 @@ impl Meeting<'_, '_> {
                     let placement = Placement { again: self.site.again, seats: self.site.seats.clone(), places, ended };
                     files::replace(&self.directory.join(files::PLACEMENT), &placement)
                         .map_err(|error| Diagnostic::failed("write the places of all agents", &error))?;
+                    self.posted.wake(placement.places.iter().skip(1).map(|place| place.wake));
                     return Ok(Some(placement));
                 }
             } else if let Ok(placement) = files::read::<Placement>(&self.directory.join(files::PLACEMENT))
@@ -166,9 +179,9 @@ impl Meeting<'_, '_> {
                 return Ok(Some(placement));
             }
             let is_ended = orders.read::<Order>().iter().any(|order| matches!(order, Order::End { .. }));
-            let pause = (begun.elapsed() / 8).clamp(LOOKS.0, LOOKS.1);
-            let heard = readable(&[self.signals.as_fd()], Some(pause));
+            let heard = readable(&[self.signals.as_fd(), self.posted.as_fd()], Some(self.pause(begun.elapsed())));
             let heard = heard.map_err(|error| Diagnostic::failed("wait for events", &error))?;
+            self.posted.drain();
             if is_ended || heard[0] || self.posted.is_forsaken() {
                 return Ok(None);
             }

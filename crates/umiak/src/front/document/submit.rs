@@ -31,11 +31,7 @@ pub(crate) fn submission(
     let (work, known) = (document.work.clone(), document.secrets.clone());
     let environment = inventory::environment();
     check_mounts(&work, engine.kind, &directory)?;
-    match check_clusters(&work, engine.kind, &engine.cluster) {
-        // Only a run needs the programs of a scheduler.
-        Err(error) if error.code == Code::E0208 => {}
-        checked => checked?,
-    }
+    check_clusters(&work, engine.kind, &engine.cluster)?;
     let programs = match &work {
         Workload::Job(job) => programs(job, engine.kind.capabilities(), &directory, &environment)?,
         Workload::Pipeline(_) => Vec::new(),
@@ -62,7 +58,8 @@ pub(crate) fn submission(
 
 /// Fails if the programs of a scheduler are missing that a run needs, and a plan does not.
 pub(crate) fn check_programs(submission: &Submission) -> Result<(), Diagnostic> {
-    check_clusters(&submission.work, engine::kind(&submission.engine)?, &submission.cluster)
+    let used = submission.work.engines(engine::kind(&submission.engine)?);
+    used.into_iter().try_for_each(cluster::check_programs)
 }
 
 fn check_clusters(work: &Workload, usual: EngineKind, options: &ClusterOptions) -> Result<(), Diagnostic> {
