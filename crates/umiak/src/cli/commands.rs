@@ -26,56 +26,67 @@ const LATER: &[&str] = &["doctor", "top", "serve", "report", "rerun", "bugreport
 
 /// The whole command line for clap: parses our own commands, and generates help and man pages of all.
 pub fn command() -> Command {
-    with_verbose(
-        commands()
-            .subcommand(
-                runner::Supervise::augment_args(Command::new("supervise")).about("Supervise a detached run").hide(true),
-            )
-            .subcommand(Command::new("guardian").about("Run replicas for the process that executed it").hide(true))
-            .subcommand(
-                mounted::Mounted::augment_args(Command::new("mounted"))
-                    .about("Run a program that sees directories at other paths")
-                    .hide(true),
-            )
-            .subcommand(
-                remote::Rsh::augment_args(Command::new("rsh"))
-                    .about("Run a command on a worker, as `mpirun` asks for it")
-                    .hide(true),
-            )
-            .subcommand(
-                remote::Rshd::augment_args(Command::new("rshd"))
-                    .about("Run a worker, and the commands that `rsh` sends to it")
-                    .hide(true),
-            )
-            .subcommand(
-                keep::Keep::augment_args(Command::new("keep"))
-                    .about("Run a program that must not outlive the process at the other end of stdin")
-                    .hide(true),
-            )
-            .subcommand(
-                Command::new("agent").about("Run replicas on a node of a cluster").hide(true).arg(
-                    Arg::new("directory")
-                        .required(true)
-                        .value_name("DIR")
-                        .value_parser(clap::value_parser!(std::path::PathBuf)),
-                ),
-            )
-            .subcommand(
-                Command::new("mock-cluster").about("Run the cluster of `--engine mock-cluster`").hide(true).arg(
-                    Arg::new("directory")
-                        .required(true)
-                        .value_name("DIR")
-                        .value_parser(clap::value_parser!(std::path::PathBuf)),
-                ),
-            )
-            .subcommand(
-                Command::new("complete")
-                    .about("Print the completions of a word")
-                    .hide(true)
-                    .disable_help_flag(true)
-                    .arg(Arg::new("word").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true)),
+    with_verbose(internal(commands()))
+}
+
+/// The command line that parses this one. Umiak starts itself for every replica on some engines: it does not make the tables
+/// of all commands then.
+fn command_for(first: Option<&str>) -> Command {
+    let own = internal(Command::new("umiak").bin_name("umiak"));
+    let is_own = first.is_some_and(|first| own.get_subcommands().any(|command| command.get_name() == first));
+    if is_own { with_verbose(own) } else { command() }
+}
+
+/// Adds the commands that umiak itself calls.
+fn internal(command: Command) -> Command {
+    command
+        .subcommand(
+            runner::Supervise::augment_args(Command::new("supervise")).about("Supervise a detached run").hide(true),
+        )
+        .subcommand(Command::new("guardian").about("Run replicas for the process that executed it").hide(true))
+        .subcommand(
+            mounted::Mounted::augment_args(Command::new("mounted"))
+                .about("Run a program that sees directories at other paths")
+                .hide(true),
+        )
+        .subcommand(
+            remote::Rsh::augment_args(Command::new("rsh"))
+                .about("Run a command on a worker, as `mpirun` asks for it")
+                .hide(true),
+        )
+        .subcommand(
+            remote::Rshd::augment_args(Command::new("rshd"))
+                .about("Run a worker, and the commands that `rsh` sends to it")
+                .hide(true),
+        )
+        .subcommand(
+            keep::Keep::augment_args(Command::new("keep"))
+                .about("Run a program that must not outlive the process at the other end of stdin")
+                .hide(true),
+        )
+        .subcommand(
+            Command::new("agent").about("Run replicas on a node of a cluster").hide(true).arg(
+                Arg::new("directory")
+                    .required(true)
+                    .value_name("DIR")
+                    .value_parser(clap::value_parser!(std::path::PathBuf)),
             ),
-    )
+        )
+        .subcommand(
+            Command::new("mock-cluster").about("Run the cluster of `--engine mock-cluster`").hide(true).arg(
+                Arg::new("directory")
+                    .required(true)
+                    .value_name("DIR")
+                    .value_parser(clap::value_parser!(std::path::PathBuf)),
+            ),
+        )
+        .subcommand(
+            Command::new("complete")
+                .about("Print the completions of a word")
+                .hide(true)
+                .disable_help_flag(true)
+                .arg(Arg::new("word").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true)),
+        )
 }
 
 /// The command line without the commands that umiak itself calls. Clap generates completions of hidden ones, too.
@@ -239,7 +250,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
             .hint("`umiak --help` lists the commands");
         return fail(&[diagnostic]);
     }
-    let matches = match command().try_get_matches_from(argv) {
+    let matches = match command_for(first).try_get_matches_from(argv) {
         Ok(matches) => matches,
         Err(error) => return refuse(argv, &error),
     };
