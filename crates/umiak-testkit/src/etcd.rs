@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use umiak_sys::ports::{LeaseRequest, PortLease, PortRange, lease};
 
 use crate::net::Host;
+use crate::pem;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const READY: &str = "ready to serve client requests";
@@ -311,34 +312,8 @@ impl Certificates {
     }
 
     fn make(&self, name: &str, authority: Option<&str>, extensions: &str) {
-        let path = |name: String| self.path(&name).display().to_string();
-        std::fs::write(self.path("extensions"), extensions).expect("the directory can be written");
-        let subject = format!("/CN={name}");
-        let key = path(format!("{name}.key"));
-        openssl(self.directory.path(), &["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", &key]);
-        openssl(self.directory.path(), &["req", "-new", "-key", &key, "-subj", &subject, "-out", "request"]);
-        let signer = match authority {
-            Some(ca) => vec![
-                "-CA".to_owned(),
-                path(format!("{ca}.pem")),
-                "-CAkey".to_owned(),
-                path(format!("{ca}.key")),
-                "-CAcreateserial".to_owned(),
-            ],
-            None => vec!["-signkey".to_owned(), key.clone()],
-        };
-        let out = path(format!("{name}.pem"));
-        let mut arguments =
-            vec!["x509", "-req", "-in", "request", "-days", "2", "-extfile", "extensions", "-out", &out];
-        arguments.extend(signer.iter().map(String::as_str));
-        openssl(self.directory.path(), &arguments);
+        pem::make(self.directory.path(), name, &format!("/CN={name}"), authority, extensions);
     }
-}
-
-fn openssl(directory: &Path, arguments: &[&str]) {
-    let output = Command::new("openssl").args(arguments).current_dir(directory).stdin(Stdio::null()).output();
-    let output = output.expect("openssl starts");
-    assert!(output.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn seed() -> u64 {

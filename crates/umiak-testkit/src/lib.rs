@@ -11,6 +11,7 @@
 //! | [`toy`] | the toy trainer: the test binary itself, controlled by its arguments |
 //! | [`kill`] | trials that kill umiak itself, and the search for leftovers |
 //! | [`net`] | several hosts on one machine, and network faults between them |
+//! | `pem` | keys and certificates |
 //! | [`podman`] | containers as nodes |
 //! | [`etcd`] | clusters of real etcd, in a directory of their own |
 //! | [`slurm`] | clusters of real Slurm, in a directory of their own |
@@ -29,6 +30,7 @@ pub mod hostile;
 pub mod kill;
 pub mod mpi;
 pub mod net;
+mod pem;
 pub mod podman;
 pub mod programs;
 pub mod sandbox;

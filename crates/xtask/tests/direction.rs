@@ -145,10 +145,11 @@ const CRATES: &[Crate] = &[
         crates: &["umiak-core", "umiak-sys"],
         rooms: &[
             ("floor", &[]),
-            ("etcd", &["net"]),
+            ("etcd", &["net", "pem"]),
             ("freezer", &[]),
             ("gpus", &[]),
             ("hostile", &[]),
+            ("pem", &[]),
             ("programs", &[]),
             ("schema", &[]),
             ("seeds", &[]),
