@@ -10,6 +10,7 @@
 //! | [`seeds`] | campaigns over many seeds of a simulator, and replaying one |
 //! | [`toy`] | the toy trainer: the test binary itself, controlled by its arguments |
 //! | [`kill`] | trials that kill umiak itself, and the search for leftovers |
+//! | [`kube`] | clusters of real Kubernetes, in namespaces and a directory of their own |
 //! | [`net`] | several hosts on one machine, and network faults between them |
 //! | `pem` | keys and certificates |
 //! | [`podman`] | containers as nodes |
@@ -28,6 +29,7 @@ pub mod freezer;
 pub mod gpus;
 pub mod hostile;
 pub mod kill;
+pub mod kube;
 pub mod mpi;
 pub mod net;
 mod pem;

@@ -1,0 +1,20 @@
+//! Clusters of real Kubernetes on one machine, each in namespaces and in a directory of its own, and removed with it:
+//! a control plane, up to two nodes with containerd and kubelet, DNS, Volcano and JobSet.
+//!
+//! | module | in one sentence |
+//! |---|---|
+//! | `cache` | the programs, compiled from Go modules |
+
+mod cache;
+
+use std::fmt::Write as _;
+
+pub use self::cache::{Cache, VERSION};
+
+/// Hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
