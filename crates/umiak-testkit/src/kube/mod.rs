@@ -4,12 +4,15 @@
 //! | module | in one sentence |
 //! |---|---|
 //! | `cache` | the programs, compiled from Go modules |
+//! | `image` | images without a registry |
 
 mod cache;
+mod image;
 
 use std::fmt::Write as _;
 
 pub use self::cache::{Cache, VERSION};
+pub use self::image::IMAGE;
 
 /// Hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
