@@ -4,15 +4,21 @@
 //! | module | in one sentence |
 //! |---|---|
 //! | `cache` | the programs, compiled from Go modules |
+//! | `space` | the namespaces, and a way into their network |
+//! | `relay` | the API server's port on this machine |
 //! | `image` | images without a registry |
 
 mod cache;
 mod image;
+mod relay;
+mod space;
 
 use std::fmt::Write as _;
 
 pub use self::cache::{Cache, VERSION};
 pub use self::image::IMAGE;
+pub use self::relay::Relay;
+pub use self::space::Door;
 
 /// Hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
