@@ -6,8 +6,10 @@
 //! | `cache` | the programs, compiled from Go modules |
 //! | `space` | the namespaces, and a way into their network |
 //! | `relay` | the API server's port on this machine |
+//! | `api` | a client for the harness itself |
 //! | `image` | images without a registry |
 
+mod api;
 mod cache;
 mod image;
 mod relay;
@@ -15,6 +17,7 @@ mod space;
 
 use std::fmt::Write as _;
 
+pub use self::api::Api;
 pub use self::cache::{Cache, VERSION};
 pub use self::image::IMAGE;
 pub use self::relay::Relay;
