@@ -3,14 +3,20 @@
 //!
 //! | module | in one sentence |
 //! |---|---|
+//! | `cluster` | a cluster: its start, its end, and what tests do with it |
 //! | `cache` | the programs, compiled from Go modules |
 //! | `space` | the namespaces, and a way into their network |
 //! | `relay` | the API server's port on this machine |
 //! | `api` | a client for the harness itself |
+//! | `daemon` | daemons that can be killed and started again |
+//! | `control` | the parts of a cluster |
 //! | `image` | images without a registry |
 
 mod api;
 mod cache;
+mod cluster;
+mod control;
+mod daemon;
 mod image;
 mod relay;
 mod space;
@@ -19,6 +25,8 @@ use std::fmt::Write as _;
 
 pub use self::api::Api;
 pub use self::cache::{Cache, VERSION};
+pub use self::cluster::Kube;
+pub use self::daemon::Daemon;
 pub use self::image::IMAGE;
 pub use self::relay::Relay;
 pub use self::space::Door;
@@ -29,4 +37,8 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
 }
