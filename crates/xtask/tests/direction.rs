@@ -159,7 +159,7 @@ const CRATES: &[Crate] = &[
             ("podman", &["programs", "sandbox"]),
             ("slurm", &["programs", "sandbox"]),
             ("mpi", &["sandbox"]),
-            ("kube", &["pem", "programs"]),
+            ("kube", &["pem", "programs", "sandbox"]),
             ("components", &["freezer", "mpi", "net", "podman", "programs", "slurm"]),
             ("terminal", &["sandbox"]),
             ("kill", &["sandbox", "toy"]),

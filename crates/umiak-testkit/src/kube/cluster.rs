@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,15 +13,28 @@ use tempfile::TempDir;
 
 use super::api::Api;
 use super::cache::Cache;
-use super::control;
 use super::daemon::{self, Daemon, Process};
 use super::relay::Relay;
 use super::space::{Door, Space};
+use super::{control, node};
 
-/// Names of directories: this, the harness's pid, and something random.
+/// Names of directories and cgroups: this, the harness's pid, and something random.
 const PREFIX: &str = "umiak-kube-";
 
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The parts of a cluster beside its control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Real nodes, `node1` and `node2`. With one at least, there are names of pods.
+    pub nodes: usize,
+}
+
+impl Options {
+    /// etcd, API server, controllers and scheduler: no pod runs.
+    pub const CONTROL_PLANE: Self = Self { nodes: 0 };
+    pub const NODE: Self = Self { nodes: 1 };
+}
 
 /// A running cluster.
 #[derive(Debug)]
@@ -40,7 +54,8 @@ impl Kube {
     /// # Panics
     ///
     /// If a part does not start.
-    pub fn start() -> Self {
+    pub fn start(options: Options) -> Self {
+        assert!(options.nodes <= node::MOST, "at most {} real nodes", node::MOST);
         let cache = Cache::fill().unwrap_or_else(|error| panic!("no programs of Kubernetes: {error}"));
         sweep();
         let prefix = format!("{PREFIX}{}-", std::process::id());
@@ -57,15 +72,27 @@ impl Kube {
         std::fs::write(at.join("kubeconfig"), outside).expect("our own directory");
         let api = Arc::new(Api::new(space.door(), control::API, &at.join("ca.pem"), &token));
         let kube = Self { relay, daemons: Mutex::default(), space, api, cache, directory };
-        kube.start_parts();
+        kube.start_parts(options);
         kube
     }
 
-    fn start_parts(&self) {
+    fn start_parts(&self, options: Options) {
         self.start_etcd_and_server();
-        self.wait("the API server is ready", || self.is_ready());
-        self.start_controllers_and_scheduler();
+        std::thread::scope(|scope| {
+            let containers = scope.spawn(|| (0..options.nodes).for_each(|node| self.start_containerd(node)));
+            self.wait("the API server is ready", || self.is_ready());
+            self.start_controllers_and_scheduler();
+            containers.join().expect("containerd starts");
+            (0..options.nodes).for_each(|node| self.start_kubelet(node));
+            if options.nodes > 0 {
+                self.start_dns();
+            }
+        });
         self.wait_for_account("default");
+        (0..options.nodes).for_each(|node| self.wait_for_node(&node::name(node)));
+        if options.nodes > 0 {
+            self.wait_for_dns();
+        }
     }
 
     /// The configuration of clients on this machine.
@@ -213,6 +240,19 @@ impl Kube {
         daemons.iter_mut().filter_map(|(daemon, process)| process.has_ended().then(|| daemon.name())).collect()
     }
 
+    /// True if a server on loopback answers a request with 200.
+    pub(super) fn answers(&self, port: u16, path: &str) -> bool {
+        let ask = || -> io::Result<String> {
+            let mut stream = self.space.door().connect((Ipv4Addr::LOCALHOST, port).into())?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text)
+        };
+        ask().is_ok_and(|text| text.split(' ').nth(1) == Some("200"))
+    }
+
     pub(super) fn expect(&self, command: &mut Command) -> Output {
         let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let error = String::from_utf8_lossy(&output.stderr);
@@ -222,6 +262,11 @@ impl Kube {
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// The last part of the directory, which no other cluster has.
+    pub(super) fn name(&self) -> String {
+        self.directory.path().file_name().expect("a directory below another").to_string_lossy().into_owned()
     }
 
     /// The ends of the daemons' logs.
@@ -237,19 +282,20 @@ impl Kube {
         text
     }
 
-    /// Ends everything, and says what is left: processes, files.
+    /// Ends everything, and says what is left: processes, cgroups, files.
     fn end(&mut self) -> Result<(), String> {
         self.space.end().map_err(|error| error.to_string())?;
         self.daemons().values_mut().for_each(Process::kill);
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
+            let cgroups = node::remove_cgroups(&self.name());
             let _ = std::fs::remove_dir_all(self.directory.path());
             let has_files = self.directory.path().exists();
-            if !has_files {
+            if cgroups.is_empty() && !has_files {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err("files".to_owned());
+                return Err(format!("cgroups {cgroups:?}, files: {has_files}"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -269,6 +315,7 @@ fn sweep() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
         if owner.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()) {
+            node::remove_cgroups(&name);
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }

@@ -9,7 +9,7 @@
 //! | `relay` | the API server's port on this machine |
 //! | `api` | a client for the harness itself |
 //! | `daemon` | daemons that can be killed and started again |
-//! | `control` | the parts of a cluster |
+//! | `control`, `node`, `dns` | the parts of a cluster |
 //! | `image` | images without a registry |
 
 mod api;
@@ -17,7 +17,9 @@ mod cache;
 mod cluster;
 mod control;
 mod daemon;
+mod dns;
 mod image;
+mod node;
 mod relay;
 mod space;
 
@@ -25,9 +27,10 @@ use std::fmt::Write as _;
 
 pub use self::api::Api;
 pub use self::cache::{Cache, VERSION};
-pub use self::cluster::Kube;
+pub use self::cluster::{Kube, Options};
 pub use self::daemon::Daemon;
 pub use self::image::IMAGE;
+pub use self::node::name as node_name;
 pub use self::relay::Relay;
 pub use self::space::Door;
 
