@@ -28,12 +28,15 @@ const PATIENCE: Duration = Duration::from_secs(90);
 pub struct Options {
     /// Real nodes, `node1` and `node2`. With one at least, there are names of pods.
     pub nodes: usize,
+    pub volcano: bool,
+    pub jobset: bool,
 }
 
 impl Options {
     /// etcd, API server, controllers and scheduler: no pod runs.
-    pub const CONTROL_PLANE: Self = Self { nodes: 0 };
-    pub const NODE: Self = Self { nodes: 1 };
+    pub const CONTROL_PLANE: Self = Self { nodes: 0, volcano: false, jobset: false };
+    pub const NODE: Self = Self { nodes: 1, volcano: false, jobset: false };
+    pub const ALL: Self = Self { nodes: 1, volcano: true, jobset: true };
 }
 
 /// A running cluster.
@@ -82,14 +85,28 @@ impl Kube {
             let containers = scope.spawn(|| (0..options.nodes).for_each(|node| self.start_containerd(node)));
             self.wait("the API server is ready", || self.is_ready());
             self.start_controllers_and_scheduler();
+            let crds = scope.spawn(|| self.create_types(options));
             containers.join().expect("containerd starts");
             (0..options.nodes).for_each(|node| self.start_kubelet(node));
             if options.nodes > 0 {
                 self.start_dns();
             }
+            crds.join().expect("types can be created");
         });
+        if options.volcano {
+            self.start_volcano();
+        }
+        if options.jobset {
+            self.start_jobset();
+        }
         self.wait_for_account("default");
         (0..options.nodes).for_each(|node| self.wait_for_node(&node::name(node)));
+        if options.volcano {
+            self.wait_for_volcano();
+        }
+        if options.jobset {
+            self.wait_for_jobset();
+        }
         if options.nodes > 0 {
             self.wait_for_dns();
         }
@@ -214,6 +231,37 @@ impl Kube {
         self.api.status("/readyz") == Some(200)
     }
 
+    /// Creates the types of Volcano and JobSet, and waits until they are served.
+    fn create_types(&self, options: Options) {
+        let sets = [("volcano", options.volcano), ("jobflow", options.volcano), ("jobset", options.jobset)];
+        let wanted = sets.iter().filter(|(_, is_wanted)| *is_wanted);
+        let mut paths = Vec::new();
+        for (set, _) in wanted {
+            let entries = std::fs::read_dir(self.cache.file(&format!("crds/{set}"))).expect("a directory of the cache");
+            for entry in entries.flatten() {
+                paths.push(self.create(&std::fs::read_to_string(entry.path()).expect("a file of the cache")));
+            }
+        }
+        for path in paths {
+            self.wait(&format!("{path} is served"), || self.condition(&path, "Established").as_deref() == Some("True"));
+        }
+    }
+
+    /// Creates an object without a namespace, and returns its path.
+    pub(super) fn create(&self, yaml: &str) -> String {
+        let after = |prefix: &str| yaml.lines().find_map(|line| line.strip_prefix(prefix)).expect("a manifest");
+        let (group, kind, name) = (after("apiVersion: "), after("kind: "), after("  name: "));
+        let path = format!("/apis/{group}/{}s", kind.to_lowercase());
+        let answer = self.api.post_yaml(&path, yaml);
+        assert!(matches!(answer, Ok((201, _))), "{path}/{name}: {answer:?}");
+        format!("{path}/{name}")
+    }
+
+    /// The certificate of the authority, as webhooks need it.
+    pub(super) fn authority(&self) -> String {
+        std::fs::read_to_string(self.path("ca.base64")).expect("our own file").trim().to_owned()
+    }
+
     /// A program of the cache.
     pub(super) fn start_program(&self, daemon: Daemon, program: &str, arguments: Vec<String>) {
         self.spawn(daemon, daemon::Command { program: self.cache.program(program), arguments });
@@ -238,6 +286,11 @@ impl Kube {
     fn ended(&self) -> Vec<String> {
         let mut daemons = self.daemons();
         daemons.iter_mut().filter_map(|(daemon, process)| process.has_ended().then(|| daemon.name())).collect()
+    }
+
+    /// True if something in the cluster listens on this port of loopback.
+    pub(super) fn listens(&self, port: u16) -> bool {
+        self.space.door().connect((Ipv4Addr::LOCALHOST, port).into()).is_ok()
     }
 
     /// True if a server on loopback answers a request with 200.

@@ -9,7 +9,7 @@
 //! | `relay` | the API server's port on this machine |
 //! | `api` | a client for the harness itself |
 //! | `daemon` | daemons that can be killed and started again |
-//! | `control`, `node`, `dns` | the parts of a cluster |
+//! | `control`, `node`, `dns`, `volcano`, `jobset` | the parts of a cluster |
 //! | `image` | images without a registry |
 
 mod api;
@@ -19,9 +19,11 @@ mod control;
 mod daemon;
 mod dns;
 mod image;
+mod jobset;
 mod node;
 mod relay;
 mod space;
+mod volcano;
 
 use std::fmt::Write as _;
 
