@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use super::api::Api;
 use super::cache::Cache;
 use super::daemon::{self, Daemon, Process};
+use super::fake::Fakes;
 use super::relay::Relay;
 use super::space::{Door, Space};
 use super::{control, node};
@@ -43,6 +44,7 @@ impl Options {
 #[derive(Debug)]
 pub struct Kube {
     // Fields are dropped in this order: a directory is removed when nothing runs in it.
+    fakes: Fakes,
     relay: Relay,
     daemons: Mutex<BTreeMap<Daemon, Process>>,
     pub(super) space: Space,
@@ -74,7 +76,8 @@ impl Kube {
         let outside = control::kubeconfig(at, relay.address(), &token);
         std::fs::write(at.join("kubeconfig"), outside).expect("our own directory");
         let api = Arc::new(Api::new(space.door(), control::API, &at.join("ca.pem"), &token));
-        let kube = Self { relay, daemons: Mutex::default(), space, api, cache, directory };
+        let (fakes, daemons) = (Fakes::default(), Mutex::default());
+        let kube = Self { fakes, relay, daemons, space, api, cache, directory };
         kube.start_parts(options);
         kube
     }
@@ -214,6 +217,17 @@ impl Kube {
         if daemon == Daemon::ApiServer {
             self.wait("the API server is ready again", || self.is_ready());
         }
+    }
+
+    /// Adds nodes without machines: they are ready, and pods on them run nowhere.
+    /// A pod with the annotation [`FAKE_SECONDS`] ends after that time, with the exit code in [`FAKE_EXIT`].
+    pub fn add_fake_nodes(&self, count: usize, capacity: &[(&str, &str)]) -> Vec<String> {
+        self.fakes.add(self, count, capacity)
+    }
+
+    /// Ends a fake node as a power failure does.
+    pub fn lose_fake_node(&self, name: &str) {
+        self.fakes.lose(name);
     }
 
     /// Waits for a condition; without it, or if a daemon ends, fails with the ends of the daemons' logs.

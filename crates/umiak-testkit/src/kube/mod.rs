@@ -11,6 +11,7 @@
 //! | `daemon` | daemons that can be killed and started again |
 //! | `control`, `node`, `dns`, `volcano`, `jobset` | the parts of a cluster |
 //! | `image` | images without a registry |
+//! | `fake` | nodes without machines, and pods that run nowhere |
 
 mod api;
 mod cache;
@@ -18,6 +19,7 @@ mod cluster;
 mod control;
 mod daemon;
 mod dns;
+mod fake;
 mod image;
 mod jobset;
 mod node;
@@ -31,6 +33,7 @@ pub use self::api::Api;
 pub use self::cache::{Cache, VERSION};
 pub use self::cluster::{Kube, Options};
 pub use self::daemon::Daemon;
+pub use self::fake::{EXIT as FAKE_EXIT, SECONDS as FAKE_SECONDS};
 pub use self::image::IMAGE;
 pub use self::node::name as node_name;
 pub use self::relay::Relay;
