@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use umiak_core::cluster::mpi::LauncherKind;
 
 use crate::freezer::Freezer;
+use crate::kube;
 use crate::mpi::Installed;
 use crate::net;
 use crate::podman;
@@ -36,6 +37,9 @@ pub enum Component {
     Etcd,
     /// Slurm's daemons and clients, and `munged`, on `PATH`. Needs root.
     Slurm,
+    /// A cluster of real Kubernetes: containerd, runc, etcd, static busybox and CNI plug-ins from packages; the rest from
+    /// the cache, or to be compiled by Go. Needs root.
+    Kube,
     /// Any Python 3 on `PATH`.
     Python,
     /// An NVIDIA GPU. Never required in CI.
@@ -57,7 +61,7 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Paddle,
         Self::PaddlePs,
         Self::Torch,
@@ -68,6 +72,7 @@ impl Component {
         Self::Mpich,
         Self::Etcd,
         Self::Slurm,
+        Self::Kube,
         Self::Python,
         Self::Gpu,
         Self::Namespaces,
@@ -91,6 +96,7 @@ impl Component {
             Self::Mpich => "mpich",
             Self::Etcd => "etcd",
             Self::Slurm => "slurm",
+            Self::Kube => "kube",
             Self::Python => "python",
             Self::Gpu => "gpu",
             Self::Namespaces => "namespaces",
@@ -114,6 +120,7 @@ impl Component {
             Self::OpenMpi | Self::OpenMpi5 | Self::Mpich => self.launcher().map(|found| found.launcher.version),
             Self::Etcd => etcd(),
             Self::Slurm => slurm::version(),
+            Self::Kube => kube::version(),
             Self::Python => find_on_path("python3").map(|path| path.display().to_string()),
             Self::Gpu => {
                 let gpus = umiak_sys::devices::nvidia(Path::new(umiak_sys::devices::NVIDIA_PROC));

@@ -160,7 +160,7 @@ const CRATES: &[Crate] = &[
             ("slurm", &["programs", "sandbox"]),
             ("mpi", &["sandbox"]),
             ("kube", &["pem", "programs", "sandbox"]),
-            ("components", &["freezer", "mpi", "net", "podman", "programs", "slurm"]),
+            ("components", &["freezer", "kube", "mpi", "net", "podman", "programs", "slurm"]),
             ("terminal", &["sandbox"]),
             ("kill", &["sandbox", "toy"]),
             ("simulate", &["seeds"]),

@@ -28,6 +28,7 @@ mod space;
 mod volcano;
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 pub use self::api::Api;
 pub use self::cache::{Cache, VERSION};
@@ -38,6 +39,27 @@ pub use self::image::IMAGE;
 pub use self::node::name as node_name;
 pub use self::relay::Relay;
 pub use self::space::Door;
+use crate::programs::find_on_path;
+
+/// The version, if a cluster can be started: as root, with all programs that are not compiled here.
+pub fn version() -> Option<String> {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let programs = ["etcd", "containerd", "ctr", "runc", "iptables", "ip", "unshare", "nsenter", "mount", "openssl"];
+    let has_plugins =
+        ["bridge", "host-local", "loopback"].iter().all(|name| Path::new(node::PLUGINS).join(name).exists());
+    if !is_root || !has_plugins || programs.iter().any(|program| find_on_path(program).is_none()) {
+        return None;
+    }
+    image::busybox()?;
+    let state = if Cache::find().is_some() {
+        ""
+    } else if Cache::can_be_filled() {
+        " (to be compiled)"
+    } else {
+        return None;
+    };
+    Some(format!("{}{state}", VERSION.trim_start_matches('v')))
+}
 
 /// Hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
