@@ -22,6 +22,7 @@ mod idle;
 mod input;
 mod kernel;
 mod kill;
+mod kube;
 mod late;
 mod launch;
 mod lines;
@@ -81,6 +82,7 @@ fn main() -> std::process::ExitCode {
     etcd::register(&mut suite);
     slurm::register(&mut suite);
     mpi::register(&mut suite);
+    kube::register(&mut suite);
     conformance::register(&mut suite);
     torchrun::register(&mut suite);
     frameworks::register(&mut suite);
