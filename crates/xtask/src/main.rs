@@ -1,4 +1,4 @@
-//! Tasks of this repository: `cargo xtask generate [--check]` and `cargo xtask bench`.
+//! Tasks of this repository: `cargo xtask generate [--check]`, `cargo xtask bench` and `cargo xtask kube`.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -6,8 +6,10 @@
 //! | `pages` | the generated pages, one module each |
 //! | `markdown` | tables and cells |
 //! | `bench` | umiak compared with its peers and the kernel's floor |
+//! | `kube` | a cluster of real Kubernetes that stays |
 
 mod bench;
+mod kube;
 mod markdown;
 mod pages;
 mod tree;
@@ -37,6 +39,11 @@ enum Task {
     Bench {
         #[command(subcommand)]
         what: Box<Bench>,
+    },
+    /// A cluster of real Kubernetes on this machine, as tests use it; needs root
+    Kube {
+        #[command(subcommand)]
+        task: kube::Task,
     },
 }
 
@@ -69,6 +76,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("xtask lies in `crates/`");
     match Arguments::parse().task {
         Task::Generate { check } => generate(root, check),
+        Task::Kube { task } => kube::kube(root, &task),
         Task::Bench { what } => match *what {
             Bench::Launch(options) => bench::launch(root, &options),
             Bench::Rendezvous(options) => bench::rendezvous::rendezvous(root, &options),

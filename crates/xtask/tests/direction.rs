@@ -174,9 +174,15 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "xtask",
-        // For the benchmarks: floors, stopping leftovers of a launcher, and several hosts on one machine.
+        // For the benchmarks: floors, stopping leftovers of a launcher, and several hosts on one machine; for clusters.
         crates: &["umiak", "umiak-core", "umiak-sys", "umiak-testkit"],
-        rooms: &[("markdown", &[]), ("tree", &[]), ("pages", &["markdown", "tree"]), ("bench", &["markdown"])],
+        rooms: &[
+            ("kube", &[]),
+            ("markdown", &[]),
+            ("tree", &[]),
+            ("pages", &["markdown", "tree"]),
+            ("bench", &["markdown"]),
+        ],
         open: &[],
     },
 ];
