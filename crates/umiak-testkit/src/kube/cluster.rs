@@ -22,6 +22,10 @@ use super::{control, node};
 /// Names of directories and cgroups: this, the harness's pid, and something random.
 const PREFIX: &str = "umiak-kube-";
 
+/// Of each log, these many lines are shown, and these many characters of each.
+const LINES: usize = 8;
+const LENGTH: usize = 400;
+
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The parts of a cluster beside its control plane.
@@ -209,13 +213,15 @@ impl Kube {
         self.daemons().get_mut(&daemon).expect("a daemon of this cluster").signal(signal);
     }
 
-    /// Starts a daemon again, with its data. Returns at once, except that of the API server returns when it is ready.
+    /// Starts a daemon again, with its data. Waits for the API server and containerd, without which others end.
     pub fn restart(&self, daemon: Daemon) {
         let mut process = self.daemons().remove(&daemon).expect("a daemon of this cluster");
         process.kill();
         self.spawn(daemon, process.command.clone());
-        if daemon == Daemon::ApiServer {
-            self.wait("the API server is ready again", || self.is_ready());
+        match daemon {
+            Daemon::ApiServer => self.wait("the API server is ready again", || self.is_ready()),
+            Daemon::Containerd(node) => self.wait_for_containerd(node),
+            _ => {}
         }
     }
 
@@ -343,7 +349,9 @@ impl Kube {
             let log = std::fs::read(entry.path()).unwrap_or_default();
             let log = String::from_utf8_lossy(&log).into_owned();
             let lines: Vec<&str> = log.lines().collect();
-            let end = lines[lines.len().saturating_sub(8)..].join("\n");
+            let end = &lines[lines.len().saturating_sub(LINES)..];
+            let end: Vec<String> = end.iter().map(|line| line.chars().take(LENGTH).collect()).collect();
+            let end = end.join("\n");
             let _ = writeln!(text, "--- {}\n{end}", entry.file_name().display());
         }
         text

@@ -113,6 +113,14 @@ SystemdCgroup = false
         });
     }
 
+    pub(super) fn wait_for_containerd(&self, node: usize) {
+        self.wait("containerd answers", || {
+            let mut command = self.space.command("ctr");
+            command.args(["--address", &socket(node), "version"]);
+            command.output().is_ok_and(|output| output.status.success())
+        });
+    }
+
     pub(super) fn start_kubelet(&self, node: usize) {
         let (at, number, name) = (self.path(&name(node)), node + 1, name(node));
         let address = format!("10.244.0.{number}");
