@@ -28,6 +28,7 @@ const CONTROLLERS: &str = "--node-monitor-period=1s --node-monitor-grace-period=
 const SERVER: &str = "--advertise-address=10.244.0.1 --authorization-mode=Node,RBAC \
      --service-account-issuer=https://kubernetes.default.svc --kubelet-preferred-address-types=InternalIP \
      --service-cluster-ip-range=10.96.0.0/16 --endpoint-reconciler-type=none --profiling=false \
+     --requestheader-allowed-names=none --requestheader-username-headers=X-Remote-User \
      --default-unreachable-toleration-seconds=5 --default-not-ready-toleration-seconds=5";
 
 /// Makes all certificates, tokens and kubeconfig files.
@@ -86,7 +87,7 @@ impl Kube {
         let arguments = format!(
             "{SERVER} --etcd-servers={client} --bind-address={} --secure-port={} --token-auth-file={at}/tokens \
              --service-account-key-file={at}/accounts.key --service-account-signing-key-file={at}/accounts.key \
-             --client-ca-file={at}/ca.pem --tls-cert-file={at}/apiserver.pem --tls-private-key-file={at}/apiserver.key \
+             --client-ca-file={at}/ca.pem --requestheader-client-ca-file={at}/ca.pem --tls-cert-file={at}/apiserver.pem --tls-private-key-file={at}/apiserver.key \
              --kubelet-client-certificate={at}/kubelet-client.pem --kubelet-client-key={at}/kubelet-client.key \
              --kubelet-certificate-authority={at}/ca.pem --cert-dir={at}/apiserver",
             API.ip(),
