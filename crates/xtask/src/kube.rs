@@ -132,7 +132,12 @@ fn ask(directory: &Path, question: &str) -> anyhow::Result<String> {
 /// The process itself. It leaves the terminal, and listens once the cluster is ready.
 fn hold(directory: &Path, parts: &Parts) -> anyhow::Result<()> {
     nix::unistd::setsid()?;
-    let kube = Kube::start(Options { nodes: parts.nodes.into(), volcano: !parts.no_volcano, jobset: !parts.no_jobset });
+    let kube = Kube::start(Options {
+        nodes: parts.nodes.into(),
+        volcano: !parts.no_volcano,
+        jobset: !parts.no_jobset,
+        ..Options::CONTROL_PLANE
+    });
     if parts.fake_nodes > 0 {
         kube.add_fake_nodes(parts.fake_nodes, &[("nvidia.com/gpu", "8")]);
     }

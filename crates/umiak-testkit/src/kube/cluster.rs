@@ -35,13 +35,15 @@ pub struct Options {
     pub nodes: usize,
     pub volcano: bool,
     pub jobset: bool,
+    /// After this many seconds of silence a node is lost, and after five more its pods are replaced. At least 5.
+    pub silence: u32,
 }
 
 impl Options {
     /// etcd, API server, controllers and scheduler: no pod runs.
-    pub const CONTROL_PLANE: Self = Self { nodes: 0, volcano: false, jobset: false };
-    pub const NODE: Self = Self { nodes: 1, volcano: false, jobset: false };
-    pub const ALL: Self = Self { nodes: 1, volcano: true, jobset: true };
+    pub const CONTROL_PLANE: Self = Self { nodes: 0, volcano: false, jobset: false, silence: 20 };
+    pub const NODE: Self = Self { nodes: 1, ..Self::CONTROL_PLANE };
+    pub const ALL: Self = Self { volcano: true, jobset: true, ..Self::NODE };
 }
 
 /// A running cluster.
@@ -91,7 +93,7 @@ impl Kube {
         std::thread::scope(|scope| {
             let containers = scope.spawn(|| (0..options.nodes).for_each(|node| self.start_containerd(node)));
             self.wait("the API server is ready", || self.is_ready());
-            self.start_controllers_and_scheduler();
+            self.start_controllers_and_scheduler(options.silence);
             let crds = scope.spawn(|| self.create_types(options));
             containers.join().expect("containerd starts");
             (0..options.nodes).for_each(|node| self.start_kubelet(node));

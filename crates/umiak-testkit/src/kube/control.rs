@@ -22,9 +22,9 @@ const USERS: [(&str, &str, &str); 5] = [
     ("node2", "system:node:node2", "system:nodes"),
 ];
 
-/// Lost nodes and late controllers are noticed within seconds.
-const CONTROLLERS: &str = "--node-monitor-period=1s --node-monitor-grace-period=5s --kube-api-qps=500 \
-     --kube-api-burst=1000 --use-service-account-credentials";
+/// With the usual limits the controllers start one after the other, for seconds.
+const CONTROLLERS: &str =
+    "--node-monitor-period=1s --kube-api-qps=500 --kube-api-burst=1000 --use-service-account-credentials";
 const SERVER: &str = "--advertise-address=10.244.0.1 --authorization-mode=Node,RBAC \
      --service-account-issuer=https://kubernetes.default.svc --kubelet-preferred-address-types=InternalIP \
      --service-cluster-ip-range=10.96.0.0/16 --endpoint-reconciler-type=none --profiling=false \
@@ -96,7 +96,7 @@ impl Kube {
         self.start_program(Daemon::ApiServer, "kube-apiserver", words(&arguments));
     }
 
-    pub(super) fn start_controllers_and_scheduler(&self) {
+    pub(super) fn start_controllers_and_scheduler(&self, silence: u32) {
         let at = self.directory.path().display();
         let common = |user: &str, name: &str| {
             let file = format!("{at}/{user}.kubeconfig");
@@ -107,7 +107,8 @@ impl Kube {
         };
         let name = "kube-controller-manager";
         let arguments = format!(
-            "{} {CONTROLLERS} --root-ca-file={at}/ca.pem --service-account-private-key-file={at}/accounts.key",
+            "{} {CONTROLLERS} --node-monitor-grace-period={silence}s --root-ca-file={at}/ca.pem \
+             --service-account-private-key-file={at}/accounts.key",
             common("controllers", name)
         );
         self.start_program(Daemon::ControllerManager, name, words(&arguments));

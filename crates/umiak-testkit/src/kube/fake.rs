@@ -18,7 +18,7 @@ use super::{Api, Kube};
 pub const SECONDS: &str = "umiak-testkit/seconds";
 pub const EXIT: &str = "umiak-testkit/exit";
 
-/// Below half of the time after which a node is lost.
+/// Below half of the shortest silence after which a node is lost.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]

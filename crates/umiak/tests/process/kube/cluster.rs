@@ -13,7 +13,7 @@ pub(super) fn register(suite: &mut Suite) {
     suite
         .test("kube::cluster::jobs_of_every_kind_run_and_nothing_is_left", &[Needed], jobs)
         .test("kube::cluster::daemons_come_back_and_nodes_are_lost", &[Needed], faults)
-        .test("kube::cluster::a_killed_kubelet_does_not_lose_an_exit_code", &[Needed], kubelet);
+        .test("kube::cluster::a_node_comes_back_after_a_dead_kubelet_and_a_power_failure", &[Needed], kubelet);
 }
 
 /// Pods, a gang of Volcano, a JobSet and an Indexed Job, at the same time.
@@ -60,7 +60,7 @@ fn jobs() {
 
 /// A control plane with fake nodes is enough for this.
 fn faults() {
-    let kube = Kube::start(Options::CONTROL_PLANE);
+    let kube = Kube::start(Options { silence: 5, ..Options::CONTROL_PLANE });
     let nodes = kube.add_fake_nodes(2, &[("nvidia.com/gpu", "8")]);
     assert_eq!(nodes, ["fake1", "fake2"]);
     let job = |name: &str, seconds: &str, code: &str| {
@@ -82,40 +82,43 @@ fn faults() {
     kube.apply(&job("bad", "0", "9"));
     kube.wait("the job fails", || is("bad", "Failed"));
 
-    // The relay's address does not change.
-    kube.kill(Daemon::ApiServer);
-    let output = kube.kubectl(["get", "nodes"]).output().expect("kubectl starts");
-    assert!(!output.status.success());
-    kube.restart(Daemon::ApiServer);
-    assert_eq!(kube.ask(&["get", "nodes", "--output", "name"]), "node/fake1\nnode/fake2");
-
     kube.lose_fake_node("fake2");
     let ready = |name: &str| kube.condition(&format!("/api/v1/nodes/{name}"), "Ready").unwrap_or_default();
     kube.wait("the node is lost", || ready("fake2") == "Unknown");
+    assert_eq!(ready("fake1"), "True");
+
+    kube.kill(Daemon::ApiServer);
+    assert_eq!(kube.api().status("/readyz"), None);
+    kube.restart(Daemon::ApiServer);
+    // The relay's address is still that of the kubeconfig.
+    assert_eq!(kube.ask(&["get", "nodes", "--output", "name"]), "node/fake1\nnode/fake2");
     kube.wait("the other node is ready", || ready("fake1") == "True");
 }
 
-/// A container ends while its node has no kubelet.
+/// A container ends while its node has no kubelet; then the node loses power.
 fn kubelet() {
     let sandbox = Sandbox::new();
     let kube = Kube::start(Options::NODE);
     let at = sandbox.path().display();
-    let pod = json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": { "name": "ends" },
-        "spec": {
-            "restartPolicy": "Never",
-            "containers": [{
-                "name": "main",
-                "image": IMAGE,
-                "command": ["sh", "-c", "touch /host/begun; until [ -e /host/go ]; do sleep 0.1; done; touch /host/over; exit 7"],
-                "volumeMounts": [{ "name": "host", "mountPath": "/host" }],
-            }],
-            "volumes": [{ "name": "host", "hostPath": { "path": at.to_string() } }],
-        },
-    });
-    kube.apply(&pod.to_string());
+    let pod = |name: &str, script: &str| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": name },
+            "spec": {
+                "restartPolicy": "Never",
+                "containers": [{
+                    "name": "main",
+                    "image": IMAGE,
+                    "command": ["sh", "-c", script],
+                    "volumeMounts": [{ "name": "host", "mountPath": "/host" }],
+                }],
+                "volumes": [{ "name": "host", "hostPath": { "path": at.to_string() } }],
+            },
+        })
+    };
+    let ends = "touch /host/begun; until [ -e /host/go ]; do sleep 0.1; done; touch /host/over; exit 7";
+    kube.apply(&pod("ends", ends).to_string());
     let has = |name: &str| sandbox.path().join(name).exists();
     kube.wait("the container begins", || has("begun"));
     kube.kill(Daemon::Kubelet(0));
@@ -126,6 +129,28 @@ fn kubelet() {
     kube.wait("the pod fails", || phase(&kube, path) == "Failed");
     let status = kube.api().get(path).expect("the pod");
     assert_eq!(status["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 7);
+
+    let stays = format!("touch /host/stays; while :; do sleep 1; done; : {at}");
+    kube.apply(&pod("stays", &stays).to_string());
+    kube.wait("the container stays", || has("stays"));
+    let runs = || !processes(&stays).is_empty();
+    assert!(runs());
+    kube.lose_node(0);
+    kube.wait("its processes are gone", || !runs());
+    kube.restart(Daemon::Containerd(0));
+    kube.restart(Daemon::Kubelet(0));
+    let path = "/api/v1/namespaces/default/pods/stays";
+    kube.wait("the pod fails", || phase(&kube, path) == "Failed");
+}
+
+/// Processes whose command line ends with this text.
+fn processes(text: &str) -> Vec<String> {
+    let entries = fs::read_dir("/proc").expect("the kernel").flatten();
+    let found = entries.filter(|entry| {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).trim_end_matches('\0').ends_with(text)
+    });
+    found.map(|entry| entry.path().display().to_string()).collect()
 }
 
 fn phase(kube: &Kube, path: &str) -> String {
