@@ -310,11 +310,6 @@ impl Kube {
         daemons.iter_mut().filter_map(|(daemon, process)| process.has_ended().then(|| daemon.name())).collect()
     }
 
-    /// True if something in the cluster listens on this port of loopback.
-    pub(super) fn listens(&self, port: u16) -> bool {
-        self.space.door().connect((Ipv4Addr::LOCALHOST, port).into()).is_ok()
-    }
-
     /// True if a server on loopback answers a request with 200.
     pub(super) fn answers(&self, port: u16, path: &str) -> bool {
         let ask = || -> io::Result<String> {

@@ -3,13 +3,17 @@
 use serde_json::{Value, json};
 
 use super::daemon::Daemon;
-use super::{Kube, words};
+use super::{IMAGE, Kube, words};
 
 /// Ports of the three programs' health checks, and of admission itself.
 const SCHEDULER: u16 = 11251;
 const CONTROLLERS: u16 = 11252;
 const ADMISSION: u16 = 11253;
 const WEBHOOK: u16 = 8443;
+
+const JOBS: &str = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs";
+const GROUPS: &str = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups";
+const PROBE: &str = "umiak-testkit-probe";
 
 impl Kube {
     /// The types must exist.
@@ -72,13 +76,26 @@ impl Kube {
         assert!(matches!(answer, Ok((201, _))), "{answer:?}");
     }
 
-    /// The health of the controllers proves nothing, but they act on jobs that are older than they.
+    /// The three programs report that they are healthy before they know the queue, so a job for a node that does not exist
+    /// is tried. It is refused until admission knows the queue, the controllers make its group of pods, and the
+    /// scheduler lets the group into the queue.
     pub(super) fn wait_for_volcano(&self) {
-        let queue = "/apis/scheduling.volcano.sh/v1beta1/queues/default";
-        self.wait("Volcano's queue is open", || {
-            self.api.get(queue).is_some_and(|queue| queue["status"]["state"] == "Open")
+        let container = json!({ "name": "main", "image": IMAGE });
+        let spec = json!({ "restartPolicy": "Never", "containers": [container], "nodeSelector": { PROBE: "" } });
+        let pod = json!({ "spec": spec });
+        let job = json!({
+            "apiVersion": "batch.volcano.sh/v1alpha1",
+            "kind": "Job",
+            "metadata": { "name": PROBE },
+            "spec": { "minAvailable": 1, "tasks": [{ "name": "main", "replicas": 1, "template": pod }] },
         });
-        self.wait("Volcano's controllers answer", || self.answers(CONTROLLERS, "/healthz"));
-        self.wait("Volcano's admission answers", || self.listens(WEBHOOK) && self.listens(ADMISSION));
+        self.wait("Volcano's admission accepts a job", || matches!(self.api.post(JOBS, &job), Ok((201, _))));
+        let group = || self.api.get(GROUPS).map(|list| list["items"][0].clone()).unwrap_or_default();
+        self.wait("Volcano looks at a job", || group()["status"]["phase"] == "Inqueue");
+        let answer = self.api.delete(&format!("{JOBS}/{PROBE}"), &json!({ "propagationPolicy": "Foreground" }));
+        assert!(matches!(answer, Ok((200 | 202, _))), "{answer:?}");
+        self.wait("Volcano forgets a job", || {
+            group().is_null() && self.api.status(&format!("{JOBS}/{PROBE}")) == Some(404)
+        });
     }
 }
