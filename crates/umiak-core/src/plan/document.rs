@@ -80,6 +80,53 @@ pub struct Granted {
 
 /// The replica, by rank, on whose host each port of [`Granted`] must be free, if replicas may have the same host.
 pub fn port_owners(job: &Job) -> Vec<u32> {
+    port_uses(job, true).into_iter().map(|(owner, _)| owner).collect()
+}
+
+/// What a port is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum PortUse {
+    /// Of the replica itself.
+    Own,
+    /// Of all members of a group of several roles.
+    Shared,
+    /// Of a store of its group.
+    Store,
+}
+
+/// The first port of replicas that each have an address, which is that of Paddle, and the first one of stores, which is that
+/// of torch.
+const FIRST_OWN: u16 = 6170;
+const FIRST_STORE: u16 = 29500;
+
+/// The ports of [`Granted`] for replicas that each have an address of their own: all replicas of a role have the same. `None`
+/// if there are too few of them.
+pub fn fixed_ports(job: &Job) -> Option<Vec<Port>> {
+    let uses = port_uses(job, false);
+    let mut taken: Vec<u16> =
+        job.roles.iter().flat_map(|role| &role.work.ports).filter_map(|need| need.fixed).collect();
+    let free = |first: u16, taken: &[u16]| (first..=u16::MAX).find(|port| !taken.contains(port));
+    let shared = free(FIRST_OWN, &taken)?;
+    if uses.iter().any(|(_, of)| *of == PortUse::Shared) {
+        taken.push(shared);
+    }
+    let mut next: BTreeMap<(u32, PortUse), u16> = BTreeMap::new();
+    let port = |(owner, of): (u32, PortUse)| {
+        let first = match of {
+            PortUse::Shared => return Port::new(shared),
+            PortUse::Own => FIRST_OWN,
+            PortUse::Store => FIRST_STORE,
+        };
+        let next = next.entry((owner, of)).or_insert(first);
+        let port = free(*next, &taken).filter(|port| of == PortUse::Store || *port < FIRST_STORE)?;
+        *next = port.checked_add(1)?;
+        Port::new(port)
+    };
+    uses.into_iter().map(port).collect()
+}
+
+/// The replica and the use of each port, in the order in which [`place`] takes them.
+fn port_uses(job: &Job, by_owner: bool) -> Vec<(u32, PortUse)> {
     let firsts: Vec<u32> = job
         .roles
         .iter()
@@ -91,7 +138,7 @@ pub fn port_owners(job: &Job) -> Vec<u32> {
         .collect();
     let grouped = groups(job);
     let group_of = |position: usize| grouped.iter().position(|group| group.contains(&position));
-    let stores = |owner: u32| std::iter::repeat_n(owner, STORES as usize);
+    let stores = |owner: u32| std::iter::repeat_n((owner, PortUse::Store), STORES as usize);
     let mut owners = Vec::new();
     let mut is_joined = false;
     for (position, role) in job.roles.iter().enumerate() {
@@ -103,11 +150,12 @@ pub fn port_owners(job: &Job) -> Vec<u32> {
             let first = group.into_iter().flat_map(|group| &grouped[group]).min_by_key(|role| job.roles[**role].part);
             let owner = first.map_or(firsts[position], |role| firsts[*role]);
             owners.extend(stores(owner));
+            owners.extend((!by_owner).then_some((owner, PortUse::Shared)));
         }
         for index in 0..role.replicas {
             let owner = firsts[position] + index;
-            let own = free_ports(role) + u32::from(group.is_some());
-            owners.extend(std::iter::repeat_n(owner, own as usize));
+            let own = free_ports(role) + u32::from(group.is_some() && (by_owner || !is_part));
+            owners.extend(std::iter::repeat_n((owner, PortUse::Own), own as usize));
         }
         if !is_part && group.is_some_and(|group| grouped[group].last() == Some(&position)) {
             owners.extend(stores(firsts[position]));
