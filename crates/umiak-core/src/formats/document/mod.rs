@@ -25,8 +25,8 @@ mod yaml;
 
 pub use recognise::{Format, decode};
 pub(super) use recognise::{framework, is_script, not_a_script, not_recognised, recognise};
-pub use yaml::MAX_BYTES;
 pub(super) use yaml::Tree;
+pub use yaml::{MAX_BYTES, printed};
 
 use std::collections::BTreeMap;
 

@@ -355,6 +355,16 @@ fn open_bracket(text: &str) -> Option<usize> {
     open.pop()
 }
 
+/// Values as documents of one YAML stream, each of which other programs read as the same value.
+pub fn printed(values: &[serde_json::Value]) -> String {
+    // A folded line is no shorter for a reader who copies it.
+    let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
+    let documents = values.iter().map(|value| {
+        serde_saphyr::to_string_with_options(value, options.clone()).expect("any JSON is a YAML document")
+    });
+    documents.collect::<Vec<_>>().join("---\n")
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -450,6 +460,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_printed_is_read_as_the_same(
+            texts in proptest::collection::vec("[a1\\- :#'\"|>&*{}\\[\\],!%@~\\\\ \n\t$角]{0,24}|yes|null|1e3|0x1|2001-01-01|<<|=", 1..6),
+        ) {
+            let value = serde_json::json!({"texts": texts, "by": {(&texts[0]): [{}, [], 1, null, true, {"a": texts}]}});
+            let text = printed(std::slice::from_ref(&value));
+            let read: serde_json::Value = serde_saphyr::from_str(&text).map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
+            prop_assert_eq!(&read, &value, "{}", text);
+        }
+
         #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&Source::new("x", String::from_utf8_lossy(&bytes)));
