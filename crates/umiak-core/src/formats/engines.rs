@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn wrong_engines_have_places() {
         let all = [
-            "steps: {a: {command: x, engine: slrum}, b: {command: x, engine: mock}, c: {command: x, engine: kubernetes}}",
+            "steps: {a: {command: x, engine: slrum}, b: {command: x, engine: mock}, c: {command: x, engine: container}}",
             "roles: {a: {command: x, queue: q}, b: {command: x, queue: m}}",
         ];
         let text = all.map(|text| assigned(text, None).unwrap_err());

@@ -6,6 +6,7 @@ pub mod elastic;
 pub mod engines;
 pub mod etcd;
 pub mod hostlist;
+pub mod kubernetes;
 pub mod launch;
 #[cfg(test)]
 mod mutated;
@@ -20,7 +21,7 @@ pub mod units;
 use std::path::Path;
 
 use crate::diag::{self, Code, Diagnostic, Severity, Source, Span};
-use crate::model::{Job, Workload};
+use crate::model::{EngineKind, Job, Workload};
 use document::reader::{Reader, did_you_mean};
 use document::{Checked, Converted, Document, Format, Reading, Tree};
 use native::write::{Comments, Draft};
@@ -44,12 +45,14 @@ pub struct Given<'a> {
     pub companion: Option<&'a Source>,
     /// The Python interpreter, for formats that name a module and no command.
     pub python: &'a str,
+    /// The engine of the command line, for formats whose commands depend on it.
+    pub engine: Option<EngineKind>,
 }
 
 impl<'a> Given<'a> {
     /// Nothing but parameters and settings.
     pub fn new(params: &'a [(String, String)], settings: &'a Settings) -> Self {
-        Self { params, disabled: &[], settings, dir: Path::new(""), companion: None, python: PYTHON }
+        Self { params, disabled: &[], settings, dir: Path::new(""), companion: None, python: PYTHON, engine: None }
     }
 }
 

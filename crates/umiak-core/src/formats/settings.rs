@@ -29,7 +29,7 @@ use toml::de::{DeTable, DeValue};
 use super::document::MAX_BYTES;
 use super::document::reader::{At, Reader, did_you_mean};
 use super::document::tree::{Node, ScalarKind, Value, shortened};
-use super::{engines, units};
+use super::{engines, kubernetes, units};
 use crate::diag::{Code, Collected, Diagnostic, Source, Span};
 use crate::model::{ClusterOptions, Connect, EngineChoice, EngineKind, MpiOptions, Resources, SlurmOptions};
 
@@ -61,6 +61,7 @@ pub struct Engine {
 impl Settings {
     /// The engine of this name.
     pub fn engine(&self, name: &str) -> Option<EngineChoice> {
+        let name = usual_name(name);
         let Engine { kind, cluster } = self.engines.get(name)?.clone();
         Some(EngineChoice { name: name.to_owned(), kind, cluster })
     }
@@ -152,10 +153,10 @@ pub fn parse(source: &Source) -> Result<Settings, Vec<Diagnostic>> {
     let named = file.get("engine").and_then(|node| reader.named("`engine`", node)).unwrap_or_default();
     for (name, node) in named {
         let engine = engine(&mut reader, &name, node);
-        settings.engines.extend(engine.map(|engine| (name.value, engine)));
+        settings.engines.extend(engine.map(|engine| (usual_name(&name.value).to_owned(), engine)));
     }
     for (name, at) in queue_engines(&mut reader, file.get("queue")) {
-        if !settings.engines.contains_key(&name) {
+        if !settings.engines.contains_key(usual_name(&name)) {
             let near = reader.nearest(&name, settings.engines.keys().map(String::as_str));
             let label = did_you_mean(near, "");
             reader.error(Code::F0017, at, format!("unknown engine `{}`", shortened(&name)), label);
@@ -167,6 +168,12 @@ pub fn parse(source: &Source) -> Result<Settings, Vec<Diagnostic>> {
         settings.hosts = hosts.into_iter().map(|(name, address)| (name.value, address.value)).collect();
     }
     if reader.errors.is_empty() { Ok(settings) } else { Err(reader.errors.into_vec()) }
+}
+
+/// The name of an engine, `kubernetes` for `k8s`.
+fn usual_name(name: &str) -> &str {
+    let (other, kind) = EngineKind::OTHER_NAME;
+    if name == other { kind.word() } else { name }
 }
 
 /// The engines that queues name.
@@ -203,6 +210,7 @@ fn engine(reader: &mut Reader<'_>, name: &At<String>, node: &Node) -> Option<Eng
     match kind {
         EngineKind::Slurm => cluster.slurm = slurm(reader, &what, node)?,
         EngineKind::Mpi => cluster.mpi = mpi(reader, &what, node)?,
+        EngineKind::Kubernetes => cluster.kubernetes = kubernetes::table(reader, &what, node)?,
         EngineKind::Local | EngineKind::Mock | EngineKind::MockCluster => drop(reader.entries(&what, node, ["kind"])),
     }
     Some(Engine { kind, cluster })
@@ -414,7 +422,7 @@ mod tests {
     #[test]
     fn errors_of_engines() {
         insta::assert_snapshot!(errors(
-            "[engine.gpu]\npartition = \"gpu\"\n[engine.a]\nkind = \"slrum\"\n[engine.b]\nkind = \"kubernetes\"\n\
+            "[engine.gpu]\npartition = \"gpu\"\n[engine.a]\nkind = \"slrum\"\n[engine.b]\nkind = \"container\"\n\
              [engine.slurm]\nrequeue = 1\nsignal = \"USR1\"\ngres = [1]\nwarning = \"0s\"\numiak = \"umiak\"\n\
              [engine.mpi]\nhosts = [\"a:x\"]\npartition = \"x\"\n[engine.local]\ntime = 1\n"
         ));

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::KubernetesOptions;
+
 /// Options of the engines that give a job to another scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterOptions {
@@ -12,6 +14,8 @@ pub struct ClusterOptions {
     pub slurm: SlurmOptions,
     #[serde(default)]
     pub mpi: MpiOptions,
+    #[serde(default)]
+    pub kubernetes: KubernetesOptions,
 }
 
 impl ClusterOptions {

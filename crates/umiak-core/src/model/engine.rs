@@ -14,16 +14,20 @@ pub enum EngineKind {
     MockCluster,
     Slurm,
     Mpi,
+    Kubernetes,
 }
 
 impl EngineKind {
     /// All engines.
-    pub const ALL: [Self; 5] = [Self::Local, Self::Mock, Self::MockCluster, Self::Slurm, Self::Mpi];
+    pub const ALL: [Self; 6] = [Self::Local, Self::Mock, Self::MockCluster, Self::Slurm, Self::Mpi, Self::Kubernetes];
     /// Planned engines.
-    pub const LATER: [&str; 3] = ["container", "kubernetes", "paddlecloud"];
+    pub const LATER: [&str; 2] = ["container", "paddlecloud"];
+    /// Another name of an engine, with its kind.
+    pub const OTHER_NAME: (&str, Self) = ("k8s", Self::Kubernetes);
 
     pub fn named(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.word() == word)
+        let (other, kind) = Self::OTHER_NAME;
+        if word == other { Some(kind) } else { Self::ALL.into_iter().find(|kind| kind.word() == word) }
     }
 
     pub const fn word(self) -> &'static str {
@@ -33,6 +37,7 @@ impl EngineKind {
             Self::MockCluster => "mock-cluster",
             Self::Slurm => "slurm",
             Self::Mpi => "mpi",
+            Self::Kubernetes => "kubernetes",
         }
     }
 
@@ -63,6 +68,7 @@ impl EngineKind {
             Self::MockCluster => "a simulated cluster with queues, in a process of its own",
             Self::Slurm => "an allocation of Slurm",
             Self::Mpi => "processes that `mpirun` starts",
+            Self::Kubernetes => "pods of Kubernetes; this version prints their manifests, and does not submit them",
         }
     }
 
@@ -79,7 +85,7 @@ impl EngineKind {
         match self {
             Self::Local => here,
             Self::Mock => Capabilities { suspend: false, here: false, ..here },
-            Self::MockCluster => Capabilities {
+            Self::MockCluster | Self::Kubernetes => Capabilities {
                 unit: Unit::Gang,
                 hosts: Hosts::Names,
                 output: OutputSource::Streams,
@@ -117,6 +123,7 @@ impl EngineChoice {
         match self.kind {
             EngineKind::Slurm => self.cluster.slurm.add(&over.slurm),
             EngineKind::Mpi => self.cluster.mpi.add(&over.mpi),
+            EngineKind::Kubernetes => self.cluster.kubernetes.add(&over.kubernetes),
             EngineKind::Local | EngineKind::Mock | EngineKind::MockCluster => {}
         }
     }

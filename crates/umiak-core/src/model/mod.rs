@@ -12,6 +12,7 @@ mod framework;
 mod ids;
 mod instance;
 mod job;
+mod kubernetes;
 pub(crate) mod meeting;
 mod part;
 mod pipeline;
@@ -39,6 +40,7 @@ pub use job::{
     Blame, Command, Completion, Contract, Device, DeviceKind, Exits, Job, MinSucceeded, Policy, PortNeed, Resources,
     Restart, Role, RoleRestart, Scope, StartAfter, StopPolicy, Success, Timeouts, When, Work,
 };
+pub use kubernetes::{KubeKind, KubeVolume, KubernetesOptions, PullPolicy, Toleration, VolumeSource};
 pub use part::Part;
 pub use pipeline::{
     Body, Cache, Float, Given, Input, Items, Mount, Node, NodeId, OnFailure, Output, Parameter, Piece, Pipeline, Place,

@@ -6,8 +6,12 @@ use clap::Args;
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::formats::document::Document;
 use umiak_core::formats::engines::{self, Said, agent, mpi_hosts, slurm_option, slurm_warning};
+use umiak_core::formats::kubernetes::{self as kube, kind, volume};
 use umiak_core::formats::settings::Settings;
-use umiak_core::model::{ClusterOptions, Connect, EngineChoice, EngineKind, MpiOptions, SlurmOptions};
+use umiak_core::model::{
+    ClusterOptions, Connect, EngineChoice, EngineKind, KubeKind, KubeVolume, KubernetesOptions, MpiOptions,
+    SlurmOptions,
+};
 use umiak_core::plan::capable;
 
 use crate::engine;
@@ -15,8 +19,8 @@ use crate::engine;
 /// Where a job runs.
 #[derive(Debug, Args)]
 pub(super) struct Engines {
-    /// Where the job runs: `local` (this host), `slurm`, `mpi` (`mpirun`), `mock` (a simulation that starts nothing),
-    /// `mock-cluster` (a simulated cluster), or a name of `umiak.toml`. When omitted, what the document says, or else
+    /// Where the job runs: `local` (this host), `slurm`, `mpi` (`mpirun`), `kubernetes` or `k8s` (`umiak plan` only), `mock` (a
+    /// simulation that starts nothing), `mock-cluster` (a simulated cluster), or a name of `umiak.toml`. When omitted, what the document says, or else
     /// `local`
     #[arg(long, value_name = "ENGINE")]
     engine: Option<String>,
@@ -46,6 +50,28 @@ pub(super) struct Engines {
     /// MPI: pass a word on to `mpirun`
     #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
     mpi_arg: Vec<String>,
+    /// Kubernetes: the object that holds the job: `volcano`, `jobset`, `jobs`, or `auto` for the first that the cluster has
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    kube_kind: Option<KubeKind>,
+    /// Kubernetes: the context of the kubeconfig
+    #[arg(long, value_name = "CONTEXT")]
+    kube_context: Option<String>,
+    /// Kubernetes: the namespace
+    #[arg(long, value_name = "NAMESPACE", value_parser = kube::name)]
+    kube_namespace: Option<String>,
+    /// Kubernetes: the image of roles without one
+    #[arg(long, value_name = "IMAGE")]
+    kube_image: Option<String>,
+    /// Kubernetes: the queue of Volcano or Kueue
+    #[arg(long, value_name = "QUEUE", value_parser = kube::name)]
+    kube_queue: Option<String>,
+    /// Kubernetes: mount a volume in all pods: `pvc:NAME:PATH`, `host:DIRECTORY:PATH`, `empty:PATH`, `config:NAME:PATH` or
+    /// `secret:NAME:PATH`, with `:ro` to read only
+    #[arg(long, value_name = "VOLUME", value_parser = volume)]
+    kube_volume: Vec<KubeVolume>,
+    /// Kubernetes: give the pods a copy of this file, or of the files in this directory, to start in; up to 900 KiB
+    #[arg(long, value_name = "PATH")]
+    kube_ship: Vec<PathBuf>,
     /// Slurm and MPI: path of umiak on the nodes; when omitted, the path of this program
     #[arg(long, value_name = "PATH", value_parser = agent)]
     agent: Option<PathBuf>,
@@ -60,7 +86,8 @@ impl Engines {
     fn given(&self) -> impl Iterator<Item = (&'static str, &'static [EngineKind])> {
         const SLURM: &[EngineKind] = &[EngineKind::Slurm];
         const MPI: &[EngineKind] = &[EngineKind::Mpi];
-        let flags: [(&str, bool, &[EngineKind]); 9] = [
+        const KUBERNETES: &[EngineKind] = &[EngineKind::Kubernetes];
+        let flags: [(&str, bool, &[EngineKind]); 16] = [
             ("--slurm", !self.slurm.is_empty(), SLURM),
             ("--slurm-direct", self.slurm_direct, SLURM),
             ("--slurm-requeue", self.slurm_requeue, SLURM),
@@ -69,6 +96,13 @@ impl Engines {
             ("--mpi-hosts", self.mpi_hosts.is_some(), MPI),
             ("--mpi-launcher", self.mpi_launcher.is_some(), MPI),
             ("--mpi-arg", !self.mpi_arg.is_empty(), MPI),
+            ("--kube-kind", self.kube_kind.is_some(), KUBERNETES),
+            ("--kube-context", self.kube_context.is_some(), KUBERNETES),
+            ("--kube-namespace", self.kube_namespace.is_some(), KUBERNETES),
+            ("--kube-image", self.kube_image.is_some(), KUBERNETES),
+            ("--kube-queue", self.kube_queue.is_some(), KUBERNETES),
+            ("--kube-volume", !self.kube_volume.is_empty(), KUBERNETES),
+            ("--kube-ship", !self.kube_ship.is_empty(), KUBERNETES),
             ("--agent", self.agent.is_some(), &[EngineKind::Slurm, EngineKind::Mpi]),
         ];
         flags.into_iter().filter(|(_, is_given, _)| *is_given).map(|(flag, _, kinds)| (flag, kinds))
@@ -96,6 +130,16 @@ impl Engines {
                 hosts: hosts.unwrap_or_default(),
                 arguments: self.mpi_arg.clone(),
                 umiak: self.agent.clone(),
+            },
+            kubernetes: KubernetesOptions {
+                kind: self.kube_kind.unwrap_or_default(),
+                context: self.kube_context.clone(),
+                namespace: self.kube_namespace.clone(),
+                image: self.kube_image.clone(),
+                queue: self.kube_queue.clone(),
+                volumes: self.kube_volume.clone(),
+                ship: self.kube_ship.iter().map(|path| dir.join(path)).collect(),
+                ..KubernetesOptions::default()
             },
         })
     }

@@ -290,10 +290,16 @@ pub(crate) fn kind(word: &str) -> Result<EngineKind, Diagnostic> {
     let error = Diagnostic::error(Code::L0001, format!("unknown engine `{word}`"));
     Err(match nearest(word, EngineKind::ALL.map(EngineKind::word).into_iter().chain(EngineKind::LATER)) {
         Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None => {
-            error.hint("the engines are `local` (this host), `slurm`, `mpi`, `mock` and `mock-cluster` (simulated)")
-        }
+        None => error.hint(
+            "the engines are `local` (this host), `slurm`, `mpi`, `kubernetes`, `mock` and `mock-cluster` (simulated)",
+        ),
     })
+}
+
+/// The error about a job for Kubernetes, which this version renders only.
+pub(crate) fn only_planned() -> Diagnostic {
+    Diagnostic::error(Code::L0003, "jobs on the engine `kubernetes` are not supported yet")
+        .hint("`umiak plan --engine kubernetes` prints the manifests; `--engine local` runs on this host")
 }
 
 /// Ends what a dead supervisor left running under these handles, for a run that will not be resumed.

@@ -184,6 +184,7 @@ fn cluster(reader: &mut Reader<'_>, submit: &Section<'_>, nodes: Option<u32>) ->
     ClusterOptions {
         slurm: SlurmOptions { native, ..SlurmOptions::default() },
         mpi: MpiOptions { hosts, ..MpiOptions::default() },
+        ..ClusterOptions::default()
     }
 }
 

@@ -292,6 +292,7 @@ fn start_engine(
             let (run, id) = (run.path(), run.id().to_string());
             Box::new(Cluster::new(kind, run, id, submission.clone())?)
         }
+        EngineKind::Kubernetes => return Err(engine::only_planned()),
     })
 }
 
