@@ -19,9 +19,11 @@
 //! | [`seats`] | which agent has which replicas |
 //! | [`slurm`] | the script for `sbatch`, and what Slurm says about a job |
 //! | [`mpi`] | the command line of `mpirun` |
+//! | [`kubernetes`] | the objects of a job on Kubernetes, which has no agents |
 //! | [`post`] | the same files over a connection, for nodes that do not see the directory |
 
 pub mod agent;
+pub mod kubernetes;
 pub mod look;
 pub mod mpi;
 pub mod post;

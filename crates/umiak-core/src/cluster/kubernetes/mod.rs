@@ -1,0 +1,6 @@
+//! Jobs on Kubernetes: the objects of a plan, as JSON. They need nothing of umiak in the image, and no access to the API
+//! from a pod. See `docs/design/0013-kubernetes.md`.
+
+pub mod names;
+
+pub use self::names::Names;
