@@ -2,5 +2,7 @@
 //! from a pod. See `docs/design/0013-kubernetes.md`.
 
 pub mod names;
+#[cfg(test)]
+mod variables;
 
 pub use self::names::Names;
