@@ -3,6 +3,8 @@
 
 pub mod names;
 #[cfg(test)]
+mod patch;
+#[cfg(test)]
 mod variables;
 
 pub use self::names::Names;
