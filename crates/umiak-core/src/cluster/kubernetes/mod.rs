@@ -5,6 +5,8 @@ pub mod names;
 #[cfg(test)]
 mod patch;
 #[cfg(test)]
+mod prologue;
+#[cfg(test)]
 mod variables;
 
 pub use self::names::Names;
