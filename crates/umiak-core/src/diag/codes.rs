@@ -359,6 +359,12 @@ register! {
         "The scheduler has taken the nodes of a running job away and put it into its queue again: its time limit was near, a job of higher priority needed the nodes, or a node was lost. The replicas run again, under the same attempt.";
     E0208, 127, "Slurm's commands were not found",
         "`--engine slurm` submits jobs with `sbatch` and asks about them with `squeue`. They are not on `PATH`. Run umiak where Slurm's commands are, such as a login node.";
+    E0301, 2, "a role has no image",
+        "Pods of Kubernetes run images. A role has `image` in the document; `--kube-image`, or `image` of `[engine.kubernetes]` in `umiak.toml`, is for roles without one.";
+    E0302, 2, "the job does not fit into its objects",
+        "Objects of Kubernetes have a maximum size: files of `--kube-ship` up to 900 KiB, a variable or the script that starts a replica up to 128 KiB, all of a job up to about 1 MiB. Put files into the image or a volume; start fewer replicas if the variables list them all.";
+    E0303, 0, "a job may start in parts",
+        "A JobSet, or Jobs, have no gang of their own: the cluster starts each pod when there is room for it, and those that run wait for the others. A queue of Kueue admits all of them or none, and so does a Volcano Job.";
 }
 
 impl Code {
