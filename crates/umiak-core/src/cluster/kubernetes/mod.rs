@@ -244,3 +244,6 @@ impl Render<'_> {
 fn key(number: usize) -> String {
     format!("file-{number}")
 }
+
+#[cfg(test)]
+mod tests;
