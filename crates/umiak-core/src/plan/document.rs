@@ -336,6 +336,7 @@ pub fn place(submission: &Submission, job: &Job, programs: &[PathBuf], place: Ru
         },
         awaited: Vec::new(),
         files: Vec::new(),
+        manifests: Vec::new(),
         notices: Vec::new(),
         script: None,
         places: Lazy::default(),

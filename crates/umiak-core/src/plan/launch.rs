@@ -195,6 +195,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
         groups: vec![topology],
         awaited: Vec::new(),
         files: Vec::new(),
+        manifests: Vec::new(),
         notices,
         script: None,
         places: Lazy::default(),

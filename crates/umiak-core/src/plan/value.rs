@@ -95,6 +95,9 @@ pub struct Plan {
     /// What the scheduler of the engine gets, in a printed plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<ClusterScript>,
+    /// The objects of the engine `kubernetes`, in a printed plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub manifests: Vec<serde_json::Value>,
     /// Notices to print before anything starts.
     #[serde(skip)]
     pub notices: Vec<Diagnostic>,

@@ -4,14 +4,17 @@ use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
 use clap::Args;
+use umiak_core::cluster::kubernetes::notices;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::model::{Host, Hosts, Port, Workload};
+use umiak_core::formats::document::printed;
+use umiak_core::model::{Host, Hosts, Job, KubeKind, Port, Workload};
 use umiak_core::plan::PipelinePlan;
-use umiak_core::plan::document::{self, Granted, RunPlace};
+use umiak_core::plan::document::{self, Granted, RunPlace, Submission};
 
-use crate::engine;
+use crate::engine::kubernetes::Prepared;
 use crate::engine::local::too_few_addresses;
 use crate::engine::script::{self, Renderer};
+use crate::engine::{self, EngineKind};
 use crate::front::document::needs;
 use crate::front::document::submit::check_variables;
 use crate::secrets;
@@ -79,6 +82,9 @@ pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done 
     }
     let needed = document::needs(job);
     let engine = engine::kind(&submission.engine)?;
+    if engine == EngineKind::Kubernetes {
+        return manifests(submission, job, format);
+    }
     // Held until we exit, so that the addresses shown are free.
     let (hosts, _blocks) = match engine.capabilities().hosts {
         Hosts::Names | Hosts::Placed => (document::names(job), Vec::new()),
@@ -96,10 +102,7 @@ pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done 
     };
     let granted =
         Granted { hosts, ports: leased.0.ports.iter().copied().filter_map(Port::new).collect(), by_owner: false };
-    let (run, tasks, scratch) = (script::RUN.to_owned(), "tasks".into(), "scratch".into());
-    let user = umiak_sys::host::user().unwrap_or_default();
-    let place = RunPlace { run, step: None, user, cpus: umiak_sys::host::cpus(), tasks, scratch, attached: true };
-    let mut plan = document::place(submission, job, &submission.programs, place, granted);
+    let mut plan = document::place(submission, job, &submission.programs, unnumbered(), granted);
     let known = secrets::learn(submission);
     check_variables(engine.capabilities(), &plan)?;
     if format.output == Output::Quiet {
@@ -114,5 +117,44 @@ pub(super) fn show(ready: &Ready, graph: Option<Graph>, format: Format) -> Done 
             Ok(ExitCode::SUCCESS)
         }
         Output::Human | Output::Quiet => print_text(&text(&plan, &known)),
+    }
+}
+
+fn unnumbered() -> RunPlace {
+    let user = umiak_sys::host::user().unwrap_or_default();
+    let (run, cpus) = (script::RUN.to_owned(), umiak_sys::host::cpus());
+    RunPlace { run, step: None, user, cpus, tasks: "tasks".into(), scratch: "scratch".into(), attached: true }
+}
+
+/// The plan of a job on Kubernetes, without contact to a cluster.
+fn manifests(submission: &Submission, job: &Job, format: Format) -> Done {
+    let prepared = Prepared::new(submission, job, &submission.programs, unnumbered(), script::RUN)?;
+    let (options, kind) = (&submission.cluster.kubernetes, prepared.names.kind());
+    let known = secrets::learn(submission);
+    let objects = prepared.shown(&known)?;
+    tell(&notices(job, kind, options));
+    let plan = &prepared.plan;
+    match format.output {
+        Output::Json => {
+            let mut plan = plan.clone();
+            plan.manifests = objects;
+            crate::screen::write_json(&plan.json(&known))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Output::Quiet => print_text(""),
+        Output::Human => {
+            let what = match kind {
+                KubeKind::Jobset => "a JobSet",
+                KubeKind::Jobs => "an Indexed Job for each role",
+                KubeKind::Auto | KubeKind::Volcano => "a Volcano Job",
+            };
+            let chosen = if options.kind.is_auto() {
+                "; a cluster without Volcano gets another kind, with other addresses: see `--kube-kind`"
+            } else {
+                ""
+            };
+            let head = format!("\nmanifests, {what}{chosen}\nnames end in other letters in each run\n\n");
+            print_text(&(text(plan, &known) + &head + &printed(&objects)))
+        }
     }
 }

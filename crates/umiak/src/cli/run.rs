@@ -13,11 +13,12 @@ use umiak_core::formats::launch::OwnFlags;
 use umiak_core::formats::paddlerec::cloud::Cloud;
 use umiak_core::formats::{self, Given, document::Document, pai};
 use umiak_core::mask::Known;
-use umiak_core::model::{Exits, JobId, OutputMode, Show, Whose, Workload};
+use umiak_core::model::{EngineKind, Exits, JobId, OutputMode, Show, Whose, Workload};
 use umiak_core::plan::Wishes;
 use umiak_core::plan::document::{Chosen, Submission};
 
 use crate::driver::{Talk, short_signal, stop};
+use crate::engine::only_planned;
 use crate::front::document::begin::{self, Beginning, Early};
 use crate::front::document::detach::{self, NotBegun, Said};
 use crate::front::document::submit;
@@ -231,6 +232,7 @@ pub(super) fn run_with(what: &What, running: &Running, wishes: Wishes) -> ExitCo
         return ended(talking, super::plan::show(&ready, None, talking.format));
     }
     let (mut submission, Document { masked, notices, target, .. }) = match ready {
+        Ready::Run(ready) if on_kubernetes(&ready.0) => return wrong(talking, &[only_planned()]),
         Ready::Run(ready) => *ready,
         Ready::Cloud(ready) => return ended(talking, super::cloud::submit(&ready, talking.format)),
     };
@@ -242,6 +244,12 @@ pub(super) fn run_with(what: &What, running: &Running, wishes: Wishes) -> ExitCo
         start(&home, submission, &masked, notices, running.detach, (talking, &running.showing))
     });
     ended(talking, result)
+}
+
+/// True if a job of it is for Kubernetes.
+fn on_kubernetes(submission: &Submission) -> bool {
+    let usual = EngineKind::named(&submission.engine).unwrap_or(EngineKind::Local);
+    submission.work.engines(usual).contains(&EngineKind::Kubernetes)
 }
 
 /// Stops live runs of documents of this name, with `--replace`. Without it, they are an error if the name identifies the job.
@@ -325,7 +333,13 @@ pub(super) fn ready(what: &What) -> Result<Ready, Vec<Diagnostic>> {
         Chosen { disabled: what.disable.clone(), filesystems: what.fs.clone(), flavours: what.flavour.clone() };
     document::choose(&mut settings, &chosen, &dir).map_err(one)?;
     let named = what.placing.engines.named(&settings).map_err(one)?;
-    let given = Given { disabled: &chosen.disabled, dir: &dir, python: &python, ..files.given(&what.param, &settings) };
+    let given = Given {
+        disabled: &chosen.disabled,
+        dir: &dir,
+        python: &python,
+        engine: named.as_ref().map(|named| named.kind),
+        ..files.given(&what.param, &settings)
+    };
     let mut document = formats::parse(&files.source, &given)?;
     if what.pai_strict {
         let job = match &mut document.work {
@@ -365,7 +379,11 @@ pub(super) fn ready(what: &What) -> Result<Ready, Vec<Diagnostic>> {
             (None, None) => {}
         }
     }
-    let engine = what.placing.engines.assign(named, &mut document, &settings, &dir)?;
+    let mut engine = what.placing.engines.assign(named, &mut document, &settings, &dir)?;
+    if engine.kind == EngineKind::Kubernetes && files.is_submission {
+        // A file of the command line with the same name replaces it.
+        engine.cluster.kubernetes.ship.insert(0, files.config().to_owned());
+    }
     info!(name = %document.work.name(), engine = engine.name, jobs = document.work.jobs().count(), "document");
     let submission = submit::submission(&document, &files.path, &what.param, &engine).map_err(one)?;
     Ok(Ready::Run(Box::new((Submission { chosen, ..submission }, document))))

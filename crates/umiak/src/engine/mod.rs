@@ -9,11 +9,13 @@
 //! | [`local`] | processes of this host, run by the guardian |
 //! | [`mock`] | simulated replicas, to try a document's policies without running anything |
 //! | [`several`] | several of these in one run, each for its own steps |
+//! | [`kubernetes`] | pods of Kubernetes; this version renders them only |
 //! | [`mock_cluster`] | a simulated cluster in its own process, with gangs, names and queues; outlives its supervisor |
 
 mod actors;
 pub(crate) mod cluster;
 mod inbox;
+pub(crate) mod kubernetes;
 pub(crate) mod local;
 pub(crate) mod mock;
 pub(crate) mod mock_cluster;

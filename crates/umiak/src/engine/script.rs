@@ -45,7 +45,9 @@ impl Renderer {
                 (text.replace(&first, &unit.display().to_string()), sbatch(plan, &unit, name))
             }
             EngineKind::Mpi => (self.mpi(plan, &unit)?, Vec::new()),
-            EngineKind::Local | EngineKind::Mock | EngineKind::MockCluster => return Ok(None),
+            EngineKind::Local | EngineKind::Mock | EngineKind::MockCluster | EngineKind::Kubernetes => {
+                return Ok(None);
+            },
         };
         let step = plan.step.as_ref().map(ToString::to_string);
         Ok(Some(ClusterScript { step, ..ClusterScript::new(kind, &words, text) }))

@@ -89,6 +89,9 @@ pub(crate) fn check(kind: EngineKind, job: &Job, options: &ClusterOptions) -> Re
             })
         }
         EngineKind::Mpi => cluster::mpi::check(job, &options.mpi),
+        EngineKind::Kubernetes => {
+            cluster::kubernetes::check(job, &options.kubernetes).into_iter().next().map_or(Ok(()), Err)
+        }
         _ => Ok(()),
     }
 }
