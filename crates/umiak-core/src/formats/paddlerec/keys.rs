@@ -205,7 +205,7 @@ const WHERE: Key = key(
     "backend",
     KeyKind::Choice(BACKENDS),
     "",
-    "Required. `local` is this host, `slurm` an allocation of Slurm, and `mpi` what `mpirun` starts. `paddlecloud` writes the files of a submission and calls PaddleCloud's client. `k8s`, `kubernetes` and `volcano` are not in this version. Case does not matter. `--engine` overrides it.",
+    "Required. `local` is this host, `slurm` an allocation of Slurm, and `mpi` what `mpirun` starts. `paddlecloud` writes the files of a submission and calls PaddleCloud's client. `k8s`, `kubernetes` and `volcano` are Kubernetes: this version prints the manifests (`--dry-run`), and does not submit them. Case does not matter. `--engine` overrides it.",
     "local",
 );
 const NAME: Key = key(

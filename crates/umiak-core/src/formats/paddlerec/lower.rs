@@ -11,14 +11,16 @@ use crate::diag::{Code, Diagnostic, Span};
 use crate::formats::document::reader::Reader;
 use crate::formats::settings::Settings;
 use crate::model::{
-    Body, Contract, EngineChoice, EngineKind, Job, JobId, Node, NodeId, OnFailure, Part, Pipeline, Policy, Resources,
-    Role, StartAfter, Step, When, Work, Workload,
+    Body, Contract, EngineChoice, EngineKind, Job, JobId, KubernetesOptions, Node, NodeId, OnFailure, Part, Pipeline,
+    Policy, Resources, Role, StartAfter, Step, When, Work, Workload,
 };
 
 /// PaddleRec's name of jobs that have none.
 pub(super) const DEFAULT_NAME: &str = "PaddleRecClusterJob";
 /// PaddleRec's number of threads.
 pub(super) const DEFAULT_THREADS: u32 = 2;
+/// The interpreter of images.
+const POD_PYTHON: &str = "python";
 const DEFAULT_STRATEGY: &str = "async";
 
 /// Where the job of both files runs.
@@ -46,6 +48,24 @@ pub(super) struct Around<'a> {
     /// The path of `config.yaml`.
     pub(super) config: Option<String>,
     pub(super) settings: &'a Settings,
+    /// The engine of the command line.
+    pub(super) engine: Option<EngineKind>,
+}
+
+impl Around<'_> {
+    /// The same on an engine. Pods have the interpreter of their image, and a copy of `config.yaml`.
+    fn on(&self, engine: Option<EngineKind>) -> Around<'_> {
+        let is_pod = self.engine.or(engine) == Some(EngineKind::Kubernetes);
+        let in_pod = |path: &String| {
+            let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
+            format!("{}/{name}", KubernetesOptions::WORK)
+        };
+        Around {
+            python: if is_pod { POD_PYTHON } else { self.python },
+            config: if is_pod { self.config.as_ref().map(in_pod) } else { self.config.clone() },
+            ..*self
+        }
+    }
 }
 
 /// What both files mean.
@@ -106,6 +126,8 @@ pub(super) fn lower(
         (Engine::Cluster, ..) => None,
     });
     let counts: Vec<Option<Counts>> = counts.collect();
+    let engine = target.as_ref().zip(used).and_then(|(target, raw)| engine(raw, target.backend, around.settings));
+    let around = &around.on(engine.as_ref().map(|engine| engine.kind).filter(|_| used.is_some()));
     // An error about one part does not hide those about others.
     let (name, target) = (name(readers, config, used)?, target?);
     let mut jobs = Vec::new();
@@ -127,7 +149,6 @@ pub(super) fn lower(
         let engines = config.runs.iter().map(|run| is_here(run).then(|| EngineKind::Local.into()));
         Workload::Pipeline(Box::new(pipeline(name, jobs.into_iter().zip(engines))))
     };
-    let engine = used.and_then(|raw| engine(raw, target.backend, around.settings));
     Some(Lowered { work, target, engine })
 }
 
@@ -136,7 +157,8 @@ fn engine(raw: &RawBackend, backend: Backend, settings: &Settings) -> Option<Eng
     let kind = match backend {
         Backend::Slurm => EngineKind::Slurm,
         Backend::Mpi => EngineKind::Mpi,
-        Backend::Local | Backend::Kubernetes | Backend::PaddleCloud => return None,
+        Backend::Kubernetes => EngineKind::Kubernetes,
+        Backend::Local | Backend::PaddleCloud => return None,
     };
     let mut choice = settings.engine(kind.word()).unwrap_or(kind.into());
     choice.add(&raw.cluster);
@@ -151,13 +173,12 @@ fn target(reader: &mut Reader<'_>, raw: &RawBackend, run: &RawRun, is_single: bo
             .hint("`--engine local` runs the job on this host")
     };
     let (refused, is_cloud) = match backend {
-        Backend::Local | Backend::Mpi | Backend::Slurm => (None, false),
+        Backend::Local | Backend::Mpi | Backend::Slurm | Backend::Kubernetes => (None, false),
         Backend::PaddleCloud if is_single => (None, true),
         Backend::PaddleCloud => {
             let message = "a submission to `paddlecloud` is one runner, and `mode` names several";
             (Some(refuse(message.to_owned()).hint("or submit them one by one")), true)
         }
-        Backend::Kubernetes => (Some(refuse(format!("backend `{}` is not in this version", word.value))), false),
     };
     let mut target = Target { backend: *backend, is_named: raw.name.is_some(), refused, cloud: None };
     if is_cloud {

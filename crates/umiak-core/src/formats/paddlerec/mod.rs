@@ -238,7 +238,7 @@ fn around<'a>(config: &Source, given: &Given<'a>) -> Around<'a> {
     let is_file = !config.name.starts_with('<');
     let path = is_file.then(|| given.dir.join(Path::new(&config.name)).components().collect::<std::path::PathBuf>());
     let config = path.map(|path| path.to_string_lossy().into_owned());
-    Around { python: given.python, config, settings: given.settings }
+    Around { python: given.python, config, settings: given.settings, engine: given.engine }
 }
 
 /// What the readers of both files do first: of duplicate keys the last one counts, as in PaddleRec, whose own sample has
