@@ -1,4 +1,5 @@
-//! Checks JSON against a schema of ours, strictly: an unknown key is an error. Supports only what our schemas use.
+//! Checks JSON against a schema, strictly: an unknown key is an error. Supports only what our schemas use, and those of
+//! Kubernetes' custom kinds, except patterns.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +47,17 @@ impl Checker<'_> {
         };
         let is_named = schema.get("enum").and_then(Value::as_array).is_none_or(|words| words.contains(value))
             && schema.get("const").is_none_or(|constant| constant == value);
-        if !is_typed || !is_named {
+        let limit = |key: &str| schema.get(key).and_then(Value::as_f64);
+        let (letters, items) = (value.as_str().map(|text| text.chars().count()), value.as_array().map(Vec::len));
+        let is_in_bounds = [
+            (value.as_f64(), "minimum", "maximum"),
+            (letters.map(|count| count as f64), "minLength", "maxLength"),
+            (items.map(|count| count as f64), "minItems", "maxItems"),
+        ]
+        .into_iter()
+        .filter_map(|(size, least, most)| Some((size?, limit(least), limit(most))))
+        .all(|(size, least, most)| least.is_none_or(|least| size >= least) && most.is_none_or(|most| size <= most));
+        if !is_typed || !is_named || !is_in_bounds {
             return Err(format!("{at}: {value} is not allowed"));
         }
         if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
@@ -95,6 +106,7 @@ impl Checker<'_> {
 /// True if the schema allows anything.
 fn is_open(schema: &Value) -> bool {
     schema == &Value::Bool(true)
+        || schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true))
         || schema.as_object().is_some_and(|schema| schema.keys().all(|key| key == "description"))
 }
 
@@ -108,7 +120,7 @@ mod tests {
     fn keeps_to_the_schema() {
         let schema = json!({
             "type": "object",
-            "properties": {"v": {"type": "integer"}, "kind": {"$ref": "#/$defs/Kind"}, "names": {"items": {"type": "string"}}},
+            "properties": {"v": {"type": "integer", "minimum": 1, "maximum": 9}, "kind": {"$ref": "#/$defs/Kind"}, "names": {"items": {"type": "string"}}},
             "required": ["v"],
             "oneOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}],
             "$defs": {"Kind": {"enum": ["x", "y"]}},
@@ -118,6 +130,7 @@ mod tests {
             (json!({"v": 1, "b": [null], "kind": "x", "names": ["n"]}), true),
             (json!({"a": 1}), false),
             (json!({"v": 1}), false),
+            (json!({"v": 0, "a": 1}), false),
             (json!({"v": 1, "a": 2}), false),
             (json!({"v": 1, "a": 1, "kind": "z"}), false),
             (json!({"v": 1, "a": 1, "names": [1]}), false),
