@@ -37,11 +37,12 @@ A job that needs what its engine cannot do is refused before anything starts, wi
 
 | in the document | refused by |
 |---|---|
-| `gang: false` | `mock-cluster`, `slurm`, `mpi` |
-| `restarts` of a role | `mock-cluster` |
+| `gang: false` | `mock-cluster`, `slurm`, `mpi`, `kubernetes` |
+| `restarts` of a role | `mock-cluster`, `kubernetes` |
 | `store: agent` | all but `local` |
-| `policy.hang` | `mock-cluster`, `slurm`, `mpi` |
-| `contracts: mpi`, `framework: mpi` | `slurm`, `mpi` |
+| `policy.hang` | `mock-cluster`, `slurm`, `mpi`, `kubernetes` |
+| `contracts: mpi`, `framework: mpi` | `slurm`, `mpi`, `kubernetes` |
+| `start_after` with `when: succeeded`; roles in different queues | `kubernetes` |
 ";
 
 /// A capability in words, and its value.

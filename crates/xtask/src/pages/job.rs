@@ -62,6 +62,7 @@ Located beside the document, or at `$XDG_CONFIG_HOME/umiak/config.toml`. All key
 | `[engine.NAME]` | `kind`: an [engine](engines.md) | an engine under another name, with its own defaults |
 | `[engine.slurm]`, and those of its kind | `direct`, `requeue`, `warning`, `umiak`, `connect`; any other key is a long option of `sbatch` | defaults for [Slurm](../guide/slurm.md); flags win |
 | `[engine.mpi]`, and those of its kind | `launcher`, `hosts`, `arguments`, `umiak` | defaults for [MPI](../guide/mpi.md); flags win |
+| `[engine.kubernetes]`, and those of its kind | `object` (`auto`, `volcano`, `jobset`, `jobs`), `kubeconfig`, `context`, `namespace`, `image`, `pull`, `pull_secrets`, `service_account`, `queue`, `priority_class`, `node_selector`, `tolerations`, `volumes`, `fs`, `gpu_resource`, `ship`; `patch` and `pod`: merge patches for the object and for pod templates | defaults for Kubernetes; flags win |
 | `[hosts]` | `NAME = \"ADDRESS\"` | addresses by name |
 ";
 
