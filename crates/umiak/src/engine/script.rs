@@ -47,7 +47,7 @@ impl Renderer {
             EngineKind::Mpi => (self.mpi(plan, &unit)?, Vec::new()),
             EngineKind::Local | EngineKind::Mock | EngineKind::MockCluster | EngineKind::Kubernetes => {
                 return Ok(None);
-            },
+            }
         };
         let step = plan.step.as_ref().map(ToString::to_string);
         Ok(Some(ClusterScript { step, ..ClusterScript::new(kind, &words, text) }))
