@@ -185,6 +185,7 @@ impl Stage<'_> {
             kill_at: None,
             has_failed: false,
             has_stopped: false,
+            listened_at: None,
             is_over: false,
         };
         running.run()?;
@@ -325,6 +326,8 @@ struct Running<'a> {
     has_failed: bool,
     /// True if it was ordered to stop replicas since it last started some.
     has_stopped: bool,
+    /// When it last waited for a signal that may explain an end.
+    listened_at: Option<Instant>,
     is_over: bool,
 }
 
@@ -418,12 +421,15 @@ impl Running<'_> {
 
     /// A replica that has failed without an order may have had SIGTERM from Slurm, which signals the agent a moment later.
     fn check_signals(&mut self, exit: &Exit) {
-        if exit.is_success() || self.has_stopped || self.agent.asked().is_some() {
+        // Replicas that fail together have one reason.
+        let has_listened = self.listened_at.is_some_and(|at| at.elapsed() < 2 * SIGNALLED.0);
+        if exit.is_success() || self.has_stopped || self.agent.asked().is_some() || has_listened {
             return;
         }
         let has_ended_by_it = matches!(exit, Exit::Signal { signal: 15, .. } | Exit::Code { code: 143 });
         let patience = if has_ended_by_it { SIGNALLED.0 } else { SIGNALLED.1 };
         let _ = readable(&[self.signals.as_fd()], Some(patience));
+        self.listened_at = Some(Instant::now());
         self.hear_signals();
     }
 
