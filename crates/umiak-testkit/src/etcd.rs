@@ -240,8 +240,8 @@ impl<'a> Cluster<'a> {
         if self.members[index].is_small {
             let directory = self.directory.path().join(format!("m{index}"));
             std::fs::create_dir_all(&directory).expect("the directory can be written");
-            // More than the first file of the log.
-            let mount = r#"mount -t tmpfs -o size=80m,mode=700 none "$0" && exec etcd "$@""#;
+            // More than the first two files of the log, of 64 MB each: the second is made while the member starts.
+            let mount = r#"mount -t tmpfs -o size=200m,mode=700 none "$0" && exec etcd "$@""#;
             command.args(["-m", "sh", "-c", mount]).arg(directory);
         }
         let child = command
