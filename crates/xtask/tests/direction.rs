@@ -35,7 +35,7 @@ const CRATES: &[Crate] = &[
             ("pipeline", &["facts", "mask", "model"]),
             ("machine", &["diagnose", "facts", "model", "pipeline", "status"]),
             ("wire", &["diagnose", "facts", "machine", "model"]),
-            ("cluster", &["diag", "facts", "formats", "machine", "model", "plan", "quote"]),
+            ("cluster", &["diag", "facts", "formats", "machine", "mask", "model", "plan", "quote"]),
         ],
         open: &[],
     },
