@@ -23,6 +23,8 @@ pub(super) fn register(suite: &mut Suite) {
     let usual = Engine::USUAL;
     test(&usual, "servers, then trainers", &[], servers);
     test(&usual, "restarts keep the allocation", &[], restart);
+    test(&usual, "a job of OpenPAI with two roles", &[], pai);
+    test(&usual, "a pipeline of PaddleFlow", &[], paddleflow);
     test(&usual, "a restart after SIGKILL keeps the allocation", &[], stubborn);
     test(&usual, "words and variables arrive unchanged", &[Component::Python], unchanged);
     test(&usual, "64 replicas, again and again", &[], many);
@@ -105,6 +107,31 @@ fn restart(site: &Site) {
         assert_eq!(site.log("trainer-1", attempt), format!("attempt {attempt}\n"));
     }
     assert_eq!(site.sandbox.list("state/runs/run-000001/units"), ["0.1"], "one allocation for all attempts");
+    site.assert_nothing_left();
+}
+
+/// The workers end the job, and know where the servers are.
+fn pai(site: &Site) {
+    let role = "dockerImage: i, resourcePerInstance: {cpu: 1, memoryMB: 64, gpu: 0, ports: {rpc: 1}}";
+    let document = format!(
+        "protocolVersion: 2\nname: job\ntype: job\nprerequisites: [{{type: dockerimage, name: i, uri: a/b}}]\njobRetryCount: 0\ntaskRoles:\n  ps: {{instances: 2, {role}, completion: {{minSucceededInstances: -1}}, commands: ['exec sleep 1000']}}\n  w: {{instances: 2, {role}, commands: ['echo $PAI_TASK_INDEX $PAI_HOST_IP_ps_1:$PAI_PORT_LIST_ps_1_rpc']}}\n"
+    );
+    site.run(&document).finish().expect_code(0);
+    let lines: Vec<String> = (0..2).map(|index| site.log(&format!("w-{index}"), 1)).collect();
+    for (index, line) in lines.iter().enumerate() {
+        let (own, at) = line.trim_end().split_once(' ').unwrap_or_else(|| panic!("{lines:?}"));
+        let port =
+            at.rsplit_once(':').and_then(|(host, port)| Some((!host.is_empty()).then_some(port)?.parse::<u16>()));
+        assert!(own == index.to_string() && port.is_some_and(|port| port.is_ok()), "{lines:?}");
+    }
+    site.assert_nothing_left();
+}
+
+/// All steps are on the engine.
+fn paddleflow(site: &Site) {
+    let document = "name: flow\nentry_points:\n  prepare: {command: 'echo 7 > data'}\n  train: {deps: prepare, command: 'echo trained with $(cat data) of {{PF_STEP_NAME}}'}\n";
+    site.run(document).finish().expect_code(0);
+    assert_eq!(site.log("train/main-0", 1), "trained with 7 of train\n");
     site.assert_nothing_left();
 }
 
@@ -293,8 +320,10 @@ assert total.item() / dist.get_world_size() < 0.5, total
 weights = [torch.empty_like(model.module.weight) for _ in range(dist.get_world_size())]
 dist.all_gather(weights, model.module.weight.data)
 assert all(torch.equal(weights[0], other) for other in weights)
-print(f'trained {dist.get_rank()} of {dist.get_world_size()} on', os.environ[os.environ['NODE']])
+print(f'trained {dist.get_rank()} of {dist.get_world_size()} on', os.environ[os.environ['NODE']], flush=True)
 dist.destroy_process_group()
+# Torch 2.15 sometimes aborts when the interpreter exits, under any launcher.
+os._exit(0)
 ";
 
 fn torch(site: &Site) {
