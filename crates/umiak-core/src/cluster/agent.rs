@@ -27,6 +27,8 @@ pub struct Agent {
     /// first start, one after the other.
     after: Vec<Vec<StartAfter>>,
     waiting: Vec<StartOrder>,
+    /// Those of them whose readiness is to be reported.
+    awaited: BTreeSet<AttemptId>,
 }
 
 /// What the agents of a start of the unit have reported.
@@ -100,9 +102,11 @@ impl Agent {
             let of_role = after.get(usize::from(start.id.slot.role)).map_or(&[][..], Vec::as_slice);
             of_role.iter().all(|after| is_met(*after))
         };
-        let (due, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(is_due);
+        let (due, waiting): (Vec<StartOrder>, _) = std::mem::take(&mut self.waiting).into_iter().partition(is_due);
         self.waiting = waiting;
-        self.begin(due)
+        let awaited: Vec<Act> =
+            due.iter().filter(|start| self.awaited.remove(&start.id)).map(|start| Act::Await(start.id)).collect();
+        self.begin(due).into_iter().chain(awaited).collect()
     }
 
     fn begin(&mut self, due: Vec<StartOrder>) -> Vec<Act> {
@@ -174,7 +178,11 @@ impl Agent {
                 acts
             }
             Order::AwaitReady { id } if self.live.contains(&id) => vec![Act::Await(id)],
-            Order::AwaitReady { .. } => Vec::new(),
+            Order::AwaitReady { id } => {
+                let is_waiting = self.waiting.iter().any(|start| start.id == id);
+                self.awaited.extend(is_waiting.then_some(id));
+                Vec::new()
+            }
             Order::Forsake { targets } => {
                 let targets = self.own(&targets);
                 if targets.is_empty() { Vec::new() } else { vec![Act::Forsake(targets)] }
@@ -339,7 +347,8 @@ mod tests {
         let job = job(vec![StartAfter { role: 1, when: When::Ready }]);
         let server = AttemptId { step: StepIndex(0), slot: Slot { role: 1, index: 0 }, attempt: 1 };
         let seats = [id(0, 1).slot, id(1, 1).slot, server.slot];
-        let orders = || vec![start(&[server]), start(&[id(0, 1)]), start(&[id(1, 1)])];
+        let ready = Order::AwaitReady { id: id(0, 1) };
+        let orders = || vec![start(&[server]), start(&[id(0, 1)]), ready.clone(), start(&[id(1, 1)])];
         let mut first = Agent::new(seats, BTreeSet::new());
         assert_eq!(started(&first.follow(orders())), [server, id(0, 1), id(1, 1)], "the supervisor has waited");
         let mut agent = Agent::new(seats, BTreeSet::new()).again(&job);
@@ -350,7 +359,8 @@ mod tests {
         let stop = Order::Stop { how: StopHow::Terminate, targets: vec![id(1, 1)] };
         assert!(matches!(&agent.follow(vec![stop])[..], [Act::Tell(Told::Ended { .. })]));
         seen.add(&Told::Ready { id: server });
-        assert_eq!(started(&agent.release(|after| seen.is_met(&job, after))), [id(0, 1)]);
+        let acts = agent.release(|after| seen.is_met(&job, after));
+        assert_eq!((started(&acts), &acts[1..]), (vec![id(0, 1)], &[Act::Await(id(0, 1))][..]));
         assert!(!agent.is_waiting());
     }
 

@@ -493,14 +493,18 @@ impl Unit {
                 let places = self.placement.iter().flat_map(|placement| &placement.places);
                 let nodes: Vec<String> = places.map(|place| place.node.clone()).collect();
                 let has_places = !nodes.is_empty();
-                let is_lost = |agent: usize, list: &str| {
-                    let lost = hostlist::expand(list, MAX_NODES).unwrap_or_default();
-                    nodes.get(agent).is_none_or(|node| lost.contains(node))
+                // If the list has none of the unit's nodes, it says nothing about single replicas.
+                let down = match &over {
+                    Over::NodeLost { node } => hostlist::expand(node, MAX_NODES).unwrap_or_default(),
+                    _ => Vec::new(),
                 };
+                let is_well: Vec<bool> = nodes.iter().map(|node| !down.contains(node)).collect();
+                let is_known = is_well.contains(&false);
+                let is_lost = |agent: usize| !is_known || !is_well.get(agent).copied().unwrap_or(false);
                 let exit = |id: AttemptId| match ended_by(&over, None) {
                     _ if is_ours || matches!(over, Over::Cancelled { .. }) => terminated(),
                     // The scheduler has ended those on the other nodes.
-                    Some(Exit::NodeLost { node }) if started.get(&id).is_some_and(|agent| !is_lost(*agent, &node)) => {
+                    Some(Exit::NodeLost { .. }) if started.get(&id).is_some_and(|agent| !is_lost(*agent)) => {
                         terminated()
                     }
                     Some(exit) => exit,
@@ -523,7 +527,7 @@ impl Unit {
                     self.ended(id, exit, None, false, effects);
                 }
                 self.release(effects, |held| match ended_by(&over, Some(held.after)) {
-                    Some(Exit::NodeLost { node }) if !is_lost(held.agent, &node) => None,
+                    Some(Exit::NodeLost { .. }) if !is_lost(held.agent) => None,
                     // The cause is one whose end was not seen.
                     Some(Exit::Lost) if is_one_missing => Some(terminated()),
                     exit => exit.filter(|_| !is_ours),

@@ -18,7 +18,7 @@ use super::{EngineKind, cluster};
 
 /// The run gets its number when it is run.
 pub(crate) const RUN: &str = "run-??????";
-/// The unit of a run with one job, as [`cluster::rendered`] names it.
+/// The unit of a run with one job.
 const FIRST: &str = "0.1";
 /// Steps are numbered while the pipeline runs.
 const OF_STEP: &str = "?.1";
@@ -40,9 +40,9 @@ impl Renderer {
         let unit = units.join(name);
         let (text, words) = match kind {
             EngineKind::Slurm => {
-                let text = cluster::rendered(kind, plan)?.unwrap_or_default();
-                let first = units.join(FIRST).display().to_string();
-                (text.replace(&first, &unit.display().to_string()), sbatch(plan, &unit, name))
+                let script = cluster::slurm::script(plan, &unit);
+                let script = script.map_err(|error| Diagnostic::failed("find its own program", &error))?;
+                (script.text, sbatch(plan, &unit, name))
             }
             EngineKind::Mpi => (self.mpi(plan, &unit)?, Vec::new()),
             EngineKind::Local | EngineKind::Mock | EngineKind::MockCluster | EngineKind::Kubernetes => {

@@ -97,6 +97,15 @@ fn an_end_that_the_scheduler_caused_waits_for_its_reason() {
 }
 
 #[test]
+fn a_list_of_lost_nodes_that_has_none_of_the_unit_is_about_all() {
+    for list in ["elsewhere", "n["] {
+        let mut case = Case::running();
+        let lost = Exit::NodeLost { node: list.to_owned() };
+        assert_eq!(ends(&case.looked(Look::Over(Over::NodeLost { node: list.to_owned() }))), [lost.clone(), lost]);
+    }
+}
+
+#[test]
 fn an_end_without_a_reason_is_reported_as_it_was() {
     let mut case = Case::running();
     for agent in 0..2 {

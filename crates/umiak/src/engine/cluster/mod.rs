@@ -101,24 +101,6 @@ pub(crate) fn check_programs(kind: EngineKind) -> Result<(), Diagnostic> {
     if kind == EngineKind::Slurm { slurm::check() } else { Ok(()) }
 }
 
-/// What a scheduler gets for this plan: a script, or a command line.
-pub(crate) fn rendered(kind: EngineKind, plan: &Plan) -> Result<Option<String>, Diagnostic> {
-    let unit = directory_of(Path::new(plan.run.as_deref().unwrap_or_default()), "0.1");
-    match kind {
-        EngineKind::Slurm => {
-            let umiak = plan.cluster.slurm.umiak.clone().map_or_else(std::env::current_exe, Ok);
-            let umiak = umiak.map_err(|error| Diagnostic::failed("find its own program", &error))?;
-            Ok(Some(cluster::slurm::render(plan, &plan.cluster.slurm, &umiak, &unit).text))
-        }
-        EngineKind::Mpi => {
-            let launcher = Mpi::find(&plan.cluster.mpi)?;
-            let rendered = launcher.render(&plan.job, &plan.cluster.mpi, &unit)?;
-            Ok(Some(Mpi::script(&rendered)))
-        }
-        _ => Ok(None),
-    }
-}
-
 /// The directory of a unit: `units/0.1`.
 fn directory_of(run: &Path, name: &str) -> PathBuf {
     run.join("units").join(name)

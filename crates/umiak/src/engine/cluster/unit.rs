@@ -51,6 +51,8 @@ struct Shared {
     waker: Arc<Waker>,
     socket: UdpSocket,
     office: Option<Office>,
+    /// The unit is a program of this host.
+    is_program: bool,
     begun: Instant,
 }
 
@@ -122,7 +124,8 @@ impl Unit {
             Begin::Submit(plan, live) => (Some(plan), None, live),
             Begin::Adopt { job, live } => (None, Some(job), live),
         };
-        let machine = Machine::new(live, grace, scheduler.is_awaited(), is_adopted);
+        let is_program = scheduler.is_awaited();
+        let machine = Machine::new(live, grace, is_program, is_adopted);
         let waker = Arc::new(Waker::new()?);
         let open = |connect| Office::open(&place.directory, run, connect, Arc::clone(&waker));
         let office = connect.map(open).transpose()?;
@@ -138,6 +141,7 @@ impl Unit {
             waker,
             socket,
             office,
+            is_program,
             begun: Instant::now(),
         });
         shared.beat(0);
@@ -236,10 +240,7 @@ impl Shared {
                 }
                 Effect::Done { gave_up } => {
                     if let Some(job) = state.job.as_ref().filter(|_| gave_up) {
-                        let unended = Diagnostic::notice(Code::E0206, format!("job {job} may be left in the cluster"))
-                            .row("reason", "its scheduler did not end it in time, or does not answer")
-                            .hint(format!("`squeue --job={job}` shows whether it runs, `scancel {job}` ends it"));
-                        self.inbox.tell(EngineNews::Notice(Box::new(unended)));
+                        self.inbox.tell(EngineNews::Notice(Box::new(unended(job, self.is_program))));
                     }
                     // The thread that writes files reports the end.
                     self.waker.wake();
@@ -432,6 +433,17 @@ pub(super) fn forget(directory: &Path) {
         let _ = std::fs::remove_file(directory.join(name));
     }
     Office::forget(directory);
+}
+
+/// A notice about a unit that was not ended in time: a job, or a program of this host.
+fn unended(job: &str, is_program: bool) -> Diagnostic {
+    if is_program {
+        return Diagnostic::notice(Code::E0206, format!("`{job}` may still run on this host"))
+            .row("reason", "it did not end in time");
+    }
+    Diagnostic::notice(Code::E0206, format!("job {job} may be left in the cluster"))
+        .row("reason", "its scheduler did not end it in time, or does not answer")
+        .hint(format!("`squeue --job={job}` shows whether it runs, `scancel {job}` ends it"))
 }
 
 /// A notice about a unit that its scheduler will start again.

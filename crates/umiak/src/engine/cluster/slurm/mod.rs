@@ -237,10 +237,8 @@ impl Slurm {
 
 impl Scheduler for Slurm {
     fn submit(&mut self, unit: &UnitPlace, plan: &Plan) -> Result<String, String> {
-        let options = &plan.cluster.slurm;
-        let umiak = options.umiak.clone().map_or_else(std::env::current_exe, Ok);
-        let umiak = umiak.map_err(|error| format!("the path of umiak is not known: {error}"))?;
-        let script = render(plan, options, &umiak, &unit.directory);
+        let script = script(plan, &unit.directory);
+        let script = script.map_err(|error| format!("the path of umiak is not known: {error}"))?;
         self.sbatch(unit, &script, plan)
     }
 
@@ -289,6 +287,13 @@ impl Scheduler for Slurm {
     fn is_awaited(&self) -> bool {
         false
     }
+}
+
+/// The script of a unit with this directory.
+pub(in crate::engine) fn script(plan: &Plan, directory: &Path) -> std::io::Result<Script> {
+    let options = &plan.cluster.slurm;
+    let umiak = options.umiak.clone().map_or_else(std::env::current_exe, Ok)?;
+    Ok(render(plan, options, &umiak, directory))
 }
 
 /// Fails if there are no clients of Slurm.
