@@ -11,12 +11,17 @@ use umiak_core::diag::{Code, Diagnostic};
 const LEFT_OUT: [&str; 2] = [".git", "__pycache__"];
 /// More files are not shipped by mistake only.
 const MAX_FILES: usize = 1000;
+/// Directories in directories; links may lead around in a circle.
+const MAX_DEPTH: usize = 20;
+/// Directories in all, for the same reason.
+const MAX_DIRECTORIES: usize = 1000;
 
 /// The files of these paths. Those of a directory are relative to it; a file keeps its name. A later one replaces an
 /// earlier one of the same name.
 pub(super) fn files(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<Shipped>, Diagnostic> {
     let mut files = Vec::new();
     let mut size = 0;
+    let mut directories = 0;
     for path in paths {
         let cannot = |error: &io::Error| {
             Diagnostic::error(Code::E0302, format!("`{}` cannot be shipped", path.display()))
@@ -25,7 +30,7 @@ pub(super) fn files(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<Shipped>
         };
         let metadata = std::fs::metadata(&path).map_err(|error| cannot(&error))?;
         if metadata.is_dir() {
-            walk(&path, "", &mut files, &mut size).map_err(|error| cannot(&error))?;
+            walk(&path, "", &mut files, &mut size, &mut directories).map_err(|error| cannot(&error))?;
         } else {
             let name = path.file_name().and_then(|name| name.to_str());
             let name = name.ok_or_else(|| cannot(&io::Error::other("its name is not UTF-8")))?;
@@ -36,7 +41,18 @@ pub(super) fn files(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<Shipped>
 }
 
 /// Adds the files below a directory, by name.
-fn walk(directory: &Path, prefix: &str, files: &mut Vec<Shipped>, size: &mut usize) -> io::Result<()> {
+fn walk(
+    directory: &Path,
+    prefix: &str,
+    files: &mut Vec<Shipped>,
+    size: &mut usize,
+    directories: &mut usize,
+) -> io::Result<()> {
+    *directories += 1;
+    if *directories > MAX_DIRECTORIES || prefix.matches('/').count() > MAX_DEPTH {
+        let reason = "there are too many directories, or a link leads to a directory that contains it";
+        return Err(io::Error::other(format!("{reason}: `{}`", directory.display())));
+    }
     let mut entries = std::fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
@@ -47,7 +63,7 @@ fn walk(directory: &Path, prefix: &str, files: &mut Vec<Shipped>, size: &mut usi
         // Links are followed: what they lead to is not in the pod.
         match std::fs::metadata(&path)?.is_dir() {
             true if LEFT_OUT.contains(&name.as_str()) => {}
-            true => walk(&path, &format!("{prefix}{name}/"), files, size)?,
+            true => walk(&path, &format!("{prefix}{name}/"), files, size, directories)?,
             false => add(&path, format!("{prefix}{name}"), files, size)?,
         }
     }
@@ -101,5 +117,12 @@ mod tests {
         let error = files([src, directory.path().join("none")].into_iter()).unwrap_err();
         assert!(error.to_plain().contains("more than 900 KiB"), "{}", error.to_plain());
         assert!(files([directory.path().join("none")].into_iter()).is_err());
+        let round = directory.path().join("round");
+        std::fs::create_dir(&round).unwrap();
+        for name in ["a", "b"] {
+            std::os::unix::fs::symlink(".", round.join(name)).unwrap();
+        }
+        let error = files([round].into_iter()).unwrap_err();
+        assert!(error.to_plain().contains("a link leads to"), "{}", error.to_plain());
     }
 }
